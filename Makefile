@@ -1,0 +1,50 @@
+PYTHON ?= python3
+BIN := .venv/bin
+N ?= 2000
+
+.PHONY: report smoke test fuzz lint format bench docs clean
+
+# The lab at smoke scale: every study in the budget of three minutes, then one HTML page.
+report: .venv/installed
+	$(BIN)/torchtangent reproduce --all --scale smoke --out runs
+	$(BIN)/torchtangent report runs --out report/index.html
+
+# Everything at smoke scale, also what does not fit into `make report`.
+smoke: .venv/installed
+	$(BIN)/torchtangent reproduce --all --scale smoke --long --out runs
+	$(BIN)/torchtangent report runs --out report/index.html
+
+test: lint
+	$(BIN)/pytest -n 2 -q src tests
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The fuzzer draws N whole architectures and compares every quantity with the oracle.
+fuzz: .venv/installed
+	FUZZ_EXAMPLES=$(N) $(BIN)/pytest -q tests/test_fuzz.py
+
+bench: .venv/bench-installed
+	$(BIN)/python -m benchmarks.run
+
+docs: .venv/installed
+	$(BIN)/pip install -q -c constraints.txt ".[docs]"
+	$(BIN)/pdoc --math --output-dir site torchtangent
+
+.venv/installed: pyproject.toml constraints.txt
+	test -d .venv || $(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -c constraints.txt -e ".[lab,test]"
+	touch $@
+
+.venv/bench-installed: .venv/installed
+	$(BIN)/pip install -q -c constraints.txt -e ".[bench]"
+	touch $@
+
+clean:
+	rm -rf .venv build dist runs report site

@@ -1,0 +1,1 @@
+"""Us and the peers on the same work: `python -m benchmarks.run`."""

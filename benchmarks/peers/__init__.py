@@ -1,0 +1,80 @@
+"""One adapter per library. An adapter is a module with `DISTRIBUTION` (its name on PyPI) and `BUILDERS`."""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.cases import Problem
+
+LIBRARIES = ("torchtangent", "nngeometry", "curvlinops", "backpack", "torch_func")
+QUANTITIES = ("diagonal", "kfac", "ekfac", "block", "implicit")
+DAMPING = 1e-3
+TOLERANCE = 1e-3  # of conjugate gradients: relative residual
+
+
+@dataclass(frozen=True)
+class Built:
+    """A Fisher matrix as a library represents it: what it can do, on vectors in its own format.
+
+    `pack` makes the library's vector from a flat tensor (parameters in `named_parameters()` order) and
+    `unpack` goes back; both stay outside the measured time.
+    """
+
+    mv: Callable[[Any], Any] | None = None
+    solve: Callable[[Any], Any] | None = None
+    trace: Callable[[], Any] | None = None
+    diag: Callable[[], Tensor] | None = None
+    pack: Callable[[Tensor], Any] = lambda flat: flat
+    unpack: Callable[[Any], Tensor] = lambda v: v
+
+
+@dataclass(frozen=True)
+class Builder:
+    """`prepare(problem)` does what is not measured and returns the function that builds the matrix."""
+
+    prepare: Callable[..., Callable[[], Built]]
+    batches: tuple[int | None, ...] = (None,)  # batch sizes to try: the fastest is the library's best
+    options: tuple[dict[str, Any], ...] = field(default=({},))  # other settings to try
+    lazy: bool = False  # nothing is computed before the first product
+    differs: str = ""  # where the library's convention is not ours, so that values are not comparable
+
+
+def load(library: str) -> tuple[dict[str, Builder], str]:
+    """The builders of a library and its version.
+
+    Raises:
+        ImportError: when the library is not installed or does not import; the message is the reason.
+    """
+    adapter = importlib.import_module(f"benchmarks.peers.{library}")
+    try:
+        found = version(adapter.DISTRIBUTION)
+    except PackageNotFoundError as error:
+        raise ImportError(f"{adapter.DISTRIBUTION} is not installed") from error
+    return adapter.BUILDERS, found
+
+
+def diagonal_of(values: Tensor) -> Built:
+    """A diagonal matrix for libraries that return its entries and leave the algebra to the user."""
+    return Built(
+        mv=lambda v: values * v,
+        solve=lambda v: v / (values + DAMPING),
+        trace=lambda: values.sum(),
+        diag=lambda: values,
+    )
+
+
+def flatten(tensors: Any) -> Tensor:
+    """Tensors in parameter order as one flat vector."""
+    return torch.cat([t.reshape(-1) for t in tensors])
+
+
+def splitter(problem: Problem) -> Callable[[Tensor], list[Tensor]]:
+    """The inverse of `flatten` for the problem's parameters."""
+    shapes = [p.shape for p in problem.model.parameters()]
+    sizes = [s.numel() for s in shapes]
+    return lambda flat: [t.view(s) for t, s in zip(flat.split(sizes), shapes, strict=True)]

@@ -1,0 +1,21 @@
+"""Exact per-sample Jacobians of any module, factored layer by layer."""
+
+from torchtangent.jacobians.capture import Capture, Trace
+from torchtangent.jacobians.factors import Dense, LayerJacobian, Lookup, Outer, Scale
+from torchtangent.jacobians.inputs import TangentWarning
+from torchtangent.jacobians.jacobian import Jacobian, jacobian
+from torchtangent.jacobians.rules import RULES
+
+__all__ = [
+    "RULES",
+    "Capture",
+    "Dense",
+    "Jacobian",
+    "LayerJacobian",
+    "Lookup",
+    "Outer",
+    "Scale",
+    "TangentWarning",
+    "Trace",
+    "jacobian",
+]

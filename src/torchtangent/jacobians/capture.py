@@ -1,0 +1,249 @@
+"""The one place with hooks: a batch in, layer Jacobians out, the model as it was before.
+
+A forward pass with hooks records, for every use of a layer that has a rule, its input and the place of its output
+in the autograd graph. Pulling cotangents back to these places gives the factors (a, d) of each parameter. The graph
+itself then says whether that is the whole story: a parameter that it uses more often than was recorded goes to
+the fallback. Numbers are checked once per `Capture` (see verify.py).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter, defaultdict
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+
+from torchtangent.jacobians import fallback
+from torchtangent.jacobians.call import run, undisturbed
+from torchtangent.jacobians.factors import LayerJacobian, merge, zero
+from torchtangent.jacobians.inputs import (
+    Inputs,
+    Output,
+    TangentWarning,
+    batch_size,
+    check_devices,
+    check_finite,
+    pick,
+)
+from torchtangent.jacobians.modes import check_modes
+from torchtangent.jacobians.rules import RULES, NoRule
+from torchtangent.jacobians.select import Params, select
+from torchtangent.jacobians.verify import verify
+from torchtangent.operators.space import Space
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """One call of a layer: its input, where its output stands in the graph, and the output's shape."""
+
+    module: nn.Module
+    names: dict[str, str]  # attribute → parameter name, for the chosen parameters
+    x: Tensor
+    edge: GradientEdge
+    shape: torch.Size
+
+
+class Capture:
+    """A model, a choice of parameters and of an output, ready to be differentiated sample by sample.
+
+    Args:
+        model: Any module, in a mode in which its samples do not interact.
+        params: Which parameters (see `select`).
+        output: Which tensor of the model's result: a callable, a key or attribute name, or None for the
+            result itself or its `logits`.
+    """
+
+    def __init__(self, model: nn.Module, params: Params = None, output: Output = None) -> None:
+        check_modes(model)
+        self.model = model
+        self.output = output
+        self.params = select(model, params)
+        self.space = Space.of(self.params)
+        self.uncovered: set[str] = set()  # parameters that only the fallback gets right
+        self.loop = False  # the fallback cannot vectorize over samples
+        self.twice_reverse = False  # no forward mode: J v by two reverse passes
+        self.verified = 0  # samples of the largest batch that was checked
+        self.bytes_per_sample = (0, 0)  # of a trace: fixed, and for each cotangent
+        self._said: set[str] = set()
+
+    def trace(self, x: Inputs) -> Trace:
+        """Run the model on a batch and record it; the first batch is also checked."""
+        n = batch_size(x)
+        check_devices(self.model, x)
+        if self.verified < min(2, n):
+            verify(self, x)
+        return self.record(x)
+
+    def record(self, x: Inputs) -> Trace:
+        """Run the model on a batch with hooks on every layer that has a rule."""
+        n, uses = batch_size(x), []
+        names = {id(p): name for name, p in self.params.items()}
+
+        def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any], y: Any) -> None:
+            own = {a: names[id(p)] for a, p in module._parameters.items() if id(p) in names}
+            value = args[0] if args else kwargs.get("input")
+            if isinstance(y, Tensor) and y.requires_grad and isinstance(value, Tensor):
+                uses.append(Use(module, own, value.detach(), get_gradient_edge(y), y.shape))
+
+        with ExitStack() as stack:
+            stack.enter_context(undisturbed())
+            for module in self.model.modules():
+                if type(module) in RULES and any(id(p) in names for p in module._parameters.values()):
+                    handle = module.register_forward_hook(hook, prepend=True, with_kwargs=True)
+                    stack.callback(handle.remove)
+            f = pick(run(self.model, x), self.output, n)
+        check_finite(f.detach())
+        return Trace(self, x, f, uses)
+
+    def say_once(self, key: str, message: str) -> None:
+        """A warning, once for this capture."""
+        if key not in self._said:
+            self._said.add(key)
+            warnings.warn(message, TangentWarning, stacklevel=2)
+
+    def samples_within(self, budget: int, cotangents: int) -> int:
+        """How many samples at a time keep a trace with so many cotangents within a budget in bytes."""
+        fixed, each = self.bytes_per_sample
+        return max(1, budget // max(1, fixed + cotangents * each))
+
+
+class Trace:
+    """One recorded batch: outputs, and layer Jacobians for any cotangents."""
+
+    def __init__(self, capture: Capture, x: Inputs, f: Tensor, uses: list[Use]) -> None:
+        self.capture, self.x, self.graph_outputs = capture, x, f
+        nodes, counts = _walk(f)
+        self.uses = [u for u in uses if u.edge.node in nodes]
+        recorded = Counter(name for u in self.uses for name in u.names.values())
+        used = {name: counts[id(p)] for name, p in capture.params.items()}
+        self.unused = [name for name, count in used.items() if count == 0]
+        self.uncovered = {n for n, count in used.items() if count != recorded[n]} | capture.uncovered
+        self.uncovered -= set(self.unused)
+        if self.unused:
+            capture.say_once(
+                "unused",
+                f"These parameters never influence the output, so their part of the Jacobian is zero: "
+                f"{', '.join(self.unused)}.",
+            )
+
+    @property
+    def outputs(self) -> Float[Tensor, "N *C"]:
+        """f(x), detached."""
+        return self.graph_outputs.detach()
+
+    def pull(self, cotangents: Float[Tensor, "C N *out"]) -> dict[str, LayerJacobian]:
+        """Pull cotangents back to every parameter: factors by rules, the rest by the fallback.
+
+        Returns:
+            For each parameter its Jacobian, with the cotangents in the place of the network's outputs.
+        """
+        n, c = len(self.graph_outputs), len(cotangents)
+        params = self.capture.params
+        pieces: dict[str, list[LayerJacobian]] = defaultdict(list)
+        rest = set(self.uncovered)
+        for use, d in zip(self.uses, self._backward(cotangents), strict=True):
+            if rest.issuperset(use.names.values()):
+                continue
+            try:
+                factors = _apply_rule(use, d, n)
+            except NoRule:
+                rest.update(use.names.values())
+                continue
+            for attribute, name in use.names.items():
+                pieces[name].append(factors[attribute])
+        self.uncovered = rest
+        found: dict[str, LayerJacobian] = {}
+        if rest:
+            found.update(self._fall_back(sorted(rest), cotangents))
+        for name, p in params.items():
+            if name not in found:
+                found[name] = merge(pieces[name]) if pieces[name] else zero(n, c, _wide(p.detach()))
+        return {name: found[name] for name in params}
+
+    def _backward(self, cotangents: Float[Tensor, "C N *out"]) -> list[Float[Tensor, "N C *y"]]:
+        """∂(u·f)/∂y for every recorded use and every cotangent, one backward pass each."""
+        if not self.uses:
+            return []
+        edges = [u.edge for u in self.uses]
+        found = [cotangents.new_empty(u.shape[0], len(cotangents), *u.shape[1:]) for u in self.uses]
+        with undisturbed():
+            for i, u in enumerate(cotangents):
+                grads = torch.autograd.grad(self.graph_outputs, edges, u, retain_graph=True, allow_unused=True)
+                for buffer, grad in zip(found, grads, strict=True):
+                    if grad is None:
+                        buffer[:, i].zero_()
+                    else:
+                        buffer[:, i] = grad
+        return [_wide(d) for d in found]
+
+    def gradient(self, u: Float[Tensor, "N *out"]) -> dict[str, Tensor]:
+        """Jᵀu by autograd, parameter by parameter."""
+        params = self.capture.params
+        if not self.graph_outputs.requires_grad:
+            return {name: torch.zeros_like(p) for name, p in params.items()}
+        with undisturbed():
+            grads = torch.autograd.grad(
+                self.graph_outputs, list(params.values()), u, retain_graph=True, allow_unused=True
+            )
+        return {
+            name: torch.zeros_like(p) if g is None else g.to_dense() if g.is_sparse else g
+            for (name, p), g in zip(params.items(), grads, strict=True)
+        }
+
+    def _fall_back(self, names: list[str], cotangents: Tensor) -> dict[str, LayerJacobian]:
+        capture = self.capture
+
+        def f(params: dict[str, Tensor], x: Inputs) -> Tensor:
+            return pick(run(capture.model, x, params), capture.output, 1)
+
+        chosen = {name: capture.params[name] for name in names}
+        with undisturbed():
+            if not capture.loop:
+                try:
+                    return fallback.vectorized(f, chosen, self.x, cotangents)
+                except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+                    capture.loop = True
+                    capture.say_once(
+                        "loop",
+                        f"The Jacobian of {', '.join(names)} is computed sample by sample (exact, but slow): "
+                        f"torch cannot vectorize this model ({str(error).strip().splitlines()[0][:200]}).",
+                    )
+            return fallback.looped(f, chosen, self.x, cotangents)
+
+
+def _apply_rule(use: Use, d: Tensor, n: int) -> dict[str, LayerJacobian]:
+    """The factors of one use. A layer may see a reshaped batch: k rows for each of the n samples."""
+    rows = use.shape[0]
+    if use.x.dim() == 0 or len(use.x) != rows or rows % n:
+        raise NoRule(f"{rows} rows for {n} samples")
+    factors = RULES[type(use.module)](use.module, _wide(use.x), d)
+    return factors if rows == n else {k: j.regroup(n) for k, j in factors.items()}
+
+
+def _walk(f: Tensor) -> tuple[set[Node], Counter[int]]:
+    """All nodes of the graph behind f, and how often it uses each leaf (by id)."""
+    counts: Counter[int] = Counter()
+    if f.grad_fn is None:
+        return set(), counts
+    nodes, stack = {f.grad_fn}, [f.grad_fn]
+    while stack:
+        for node, _ in stack.pop().next_functions:
+            if node is None:
+                continue
+            if hasattr(node, "variable"):
+                counts[id(node.variable)] += 1
+            elif node not in nodes:
+                nodes.add(node)
+                stack.append(node)
+    return nodes, counts
+
+
+def _wide(t: Tensor) -> Tensor:
+    """Half precision becomes float32: sums are never taken below it."""
+    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t

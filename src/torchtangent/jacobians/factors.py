@@ -1,0 +1,299 @@
+r"""The Jacobian of one parameter, factored: four final kinds.
+
+A parameter that a layer uses at locations s contributes
+
+    J[n,c] = Σ_s  d[n,c,s] ∘ a[n,s],        d = ∂ f_c(x_n) / ∂ y   (the cotangent),
+
+where ∘ is an outer product (`Outer`: linear layers and convolutions), a product entry by entry (`Scale`: norm
+layers and every bias), or a row of a table (`Lookup`: embeddings). `Dense` is J itself. A representation of the
+Fisher matrix or of the kernel is a contraction of these pairs; forming J is the last resort.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+_CHUNK_BYTES = 1 << 25  # working set of a formed Jacobian: small enough to stay near the caches
+_WRITE_COST = 64  # multiplications that cost as much as writing, reading and squaring one entry of J
+
+
+class LayerJacobian(ABC):
+    """The per-sample Jacobian of one parameter: N samples, C cotangents (network outputs, usually)."""
+
+    shape: torch.Size
+    d: Tensor
+
+    @property
+    def samples(self) -> int:
+        """N."""
+        return self.d.shape[0]
+
+    @property
+    @abstractmethod
+    def outputs(self) -> int:
+        """C."""
+
+    @abstractmethod
+    def dense(self) -> Float[Tensor, "N C *P"]:
+        """J itself, (N, C, *shape)."""
+
+    @abstractmethod
+    def pullback(self, u: Float[Tensor, "N C"]) -> Float[Tensor, "*P"]:
+        """Σ_nc u[n,c] J[n,c], of the parameter's shape."""
+
+    @abstractmethod
+    def square_sum(self) -> Float[Tensor, "*P"]:
+        """Σ_nc J[n,c]², of the parameter's shape: N times the diagonal of the Fisher matrix."""
+
+    @abstractmethod
+    def magnitude(self) -> LayerJacobian:
+        """The same with |a| and |d|: bounds the size of the terms that cancel in J."""
+
+    @abstractmethod
+    def regroup(self, n: int) -> LayerJacobian:
+        """The Jacobian of n samples when the layer saw n·k rows, k consecutive ones for each sample."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outer(LayerJacobian):
+    """J[n,c] = Σ_s d[n,c,s,:] ⊗ a[n,s,:] for a weight read as G matrices (O, I).
+
+    G groups of a convolution are G independent pairs. `source` is the layer's input and `locate` reads the
+    locations off it: patches of a convolution are formed when they are needed and not kept.
+    """
+
+    source: Tensor
+    locate: Callable[[Tensor], Float[Tensor, "N G S I"]]
+    d: Float[Tensor, "N G C S O"]
+    shape: torch.Size
+    order: tuple[int, ...]  # the axes of one group's weight in matrix order: first O, then those of I
+
+    @property
+    def a(self) -> Float[Tensor, "N G S I"]:
+        return self.locate(self.source)
+
+    @property
+    def outputs(self) -> int:
+        return self.d.shape[2]
+
+    @property
+    def groups(self) -> int:
+        return self.d.shape[1]
+
+    def chunks(self, bytes_per_sample: int) -> Iterator[Outer]:
+        """Pieces of a few samples each, so that `bytes_per_sample` times their number stays small."""
+        step = max(1, _CHUNK_BYTES // max(1, bytes_per_sample))
+        for i in range(0, self.samples, step):
+            yield replace(self, source=self.source[i : i + step], d=self.d[i : i + step])
+
+    def form(self) -> Float[Tensor, "N G C O I"]:
+        """J in matrix form, one product per sample and group with the outputs side by side."""
+        N, G, C, S, O = self.d.shape
+        a = self.a
+        if S == 1:
+            return self.d.squeeze(3).unsqueeze(4) * a.unsqueeze(2)
+        d = self.d.transpose(3, 4).reshape(N * G, C * O, S)
+        return torch.bmm(d, a.reshape(N * G, S, -1)).view(N, G, C, O, -1)
+
+    def dense(self) -> Float[Tensor, "N C *P"]:
+        return _to_shape(self.form().transpose(1, 2), self.shape, self.order)
+
+    def pullback(self, u: Float[Tensor, "N C"]) -> Float[Tensor, "*P"]:
+        d = torch.einsum("ngcso,nc->ngso", self.d, u)
+        return _to_shape(torch.einsum("ngso,ngsi->goi", d, self.a), self.shape, self.order)
+
+    def square_sum(self) -> Float[Tensor, "*P"]:
+        return _to_shape(self.square_sum_matrix(), self.shape, self.order)
+
+    def square_sum_matrix(self) -> Float[Tensor, "G O I"]:
+        """Σ_nc J², in matrix form, by the cheaper of two ways.
+
+        Either form J (C·S multiplications an entry, and C entries to write), or expand the square,
+        Σ_c (Σ_s d_cs a_s)² = Σ_{s≤t} (2 − δ_st) (Σ_c d_cs d_ct) (a_s a_t): one product over all samples, with S(S+1)/2
+        multiplications an entry and nothing to write. With one location that is (Σ_c d²)ᵀ a².
+        """
+        _, G, C, S, O = self.d.shape
+        I = math.prod(self.shape) // (G * O)
+        total = self.d.new_zeros(G, O, I)
+        if S * (S + 1) // 2 <= C * (S + _WRITE_COST):
+            s, t = torch.triu_indices(S, S, device=self.d.device)
+            twice = torch.where(s == t, 1.0, 2.0).to(self.d)
+            for part in self.chunks(len(s) * G * (I + O) * self.d.element_size()):
+                a = part.a
+                aa = a[:, :, s] * a[:, :, t] if S > 1 else a.square()
+                dd = _pair_sums(part.d, s, t) * twice[:, None]
+                total += torch.einsum("ngpo,ngpi->goi", dd, aa)
+        else:
+            for part in self.chunks(G * C * O * I * self.d.element_size()):
+                total += part.form().square_().sum((0, 2))
+        return total
+
+    def magnitude(self) -> LayerJacobian:
+        return _located(self.a.abs(), self.d.abs(), self.shape, self.order)
+
+    def regroup(self, n: int) -> LayerJacobian:
+        return _located(_fold(self.a, n, 2), _fold(self.d, n, 3), self.shape, self.order)
+
+
+@dataclass(frozen=True, eq=False)
+class Scale(LayerJacobian):
+    """J[n,c] = Σ_s d[n,c,s,:] * x[n,s,:]: the scale of a norm layer; with x = None (all ones), a bias."""
+
+    x: Float[Tensor, "N S K"] | None
+    d: Float[Tensor, "N C S K"]
+    shape: torch.Size
+
+    @property
+    def outputs(self) -> int:
+        return self.d.shape[1]
+
+    def form(self) -> Float[Tensor, "N C K"]:
+        if self.d.shape[2] == 1:
+            d = self.d.squeeze(2)
+            return d if self.x is None else d * self.x.squeeze(1).unsqueeze(1)
+        return self.d.sum(2) if self.x is None else torch.einsum("ncsk,nsk->nck", self.d, self.x)
+
+    def dense(self) -> Float[Tensor, "N C *P"]:
+        return self.form().unflatten(2, self.shape)
+
+    def pullback(self, u: Float[Tensor, "N C"]) -> Float[Tensor, "*P"]:
+        return torch.einsum("nck,nc->k", self.form(), u).view(self.shape)
+
+    def square_sum(self) -> Float[Tensor, "*P"]:
+        return self.form().square().sum((0, 1)).view(self.shape)
+
+    def magnitude(self) -> LayerJacobian:
+        return replace(self, x=None if self.x is None else self.x.abs(), d=self.d.abs())
+
+    def regroup(self, n: int) -> LayerJacobian:
+        return replace(self, x=None if self.x is None else _fold(self.x, n, 1), d=_fold(self.d, n, 2))
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup(LayerJacobian):
+    """J[n,c][v,:] = Σ_{s: index[n,s] = v} d[n,c,s,:] for a table of V rows."""
+
+    index: Int[Tensor, "N S"]
+    d: Float[Tensor, "N C S O"]
+    shape: torch.Size
+
+    @property
+    def outputs(self) -> int:
+        return self.d.shape[1]
+
+    def rows(self) -> tuple[Int[Tensor, "U"], Int[Tensor, "U"], Float[Tensor, "U C O"]]:
+        """Sample, table row and its Jacobian for every row that a sample touches; a row read twice is summed."""
+        N, C, S, O = self.d.shape
+        sample = torch.arange(N, device=self.index.device)[:, None]
+        key, place = torch.unique(sample * self.shape[0] + self.index, return_inverse=True)
+        total = self.d.new_zeros(len(key), C, O)
+        total.index_add_(0, place.flatten(), self.d.transpose(1, 2).reshape(N * S, C, O))
+        return key // self.shape[0], key % self.shape[0], total
+
+    def dense(self) -> Float[Tensor, "N C *P"]:
+        sample, row, values = self.rows()
+        J = self.d.new_zeros(self.samples, self.shape[0], self.outputs, self.shape[1])
+        J[sample, row] = values
+        return J.transpose(1, 2)
+
+    def pullback(self, u: Float[Tensor, "N C"]) -> Float[Tensor, "*P"]:
+        d = torch.einsum("ncso,nc->nso", self.d, u)
+        return d.new_zeros(self.shape).index_add_(0, self.index.flatten(), d.flatten(0, 1))
+
+    def square_sum(self) -> Float[Tensor, "*P"]:
+        _, row, values = self.rows()
+        return values.new_zeros(self.shape).index_add_(0, row, values.square().sum(1))
+
+    def magnitude(self) -> LayerJacobian:
+        return replace(self, d=self.d.abs())
+
+    def regroup(self, n: int) -> LayerJacobian:
+        return replace(self, index=_fold(self.index, n, 1), d=_fold(self.d, n, 2))
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(LayerJacobian):
+    """J itself, where nothing better is known."""
+
+    d: Float[Tensor, "N C *P"]
+    shape: torch.Size
+
+    @property
+    def outputs(self) -> int:
+        return self.d.shape[1]
+
+    def dense(self) -> Float[Tensor, "N C *P"]:
+        return self.d
+
+    def pullback(self, u: Float[Tensor, "N C"]) -> Float[Tensor, "*P"]:
+        return torch.tensordot(u, self.d, 2)
+
+    def square_sum(self) -> Float[Tensor, "*P"]:
+        return self.d.square().sum((0, 1))
+
+    def magnitude(self) -> LayerJacobian:
+        return replace(self, d=self.d.abs())
+
+    def regroup(self, n: int) -> LayerJacobian:
+        k = self.samples // n
+        return replace(self, d=self.d.unflatten(0, (n, k)).sum(1))
+
+
+def outer(a: Tensor, d: Tensor, shape: torch.Size) -> Outer:
+    """An `Outer` whose locations are already formed: a (N, S, I), d (N, C, S, O), weight (O, I)."""
+    return _located(a.unsqueeze(1), d.unsqueeze(1), shape, tuple(range(len(shape))))
+
+
+def zero(n: int, c: int, like: Tensor) -> Scale:
+    """The Jacobian of a parameter that took no part in the output: a sum over no locations."""
+    return Scale(None, like.new_zeros(n, c, 0, like.numel(), requires_grad=False), like.shape)
+
+
+def merge(uses: list[LayerJacobian]) -> LayerJacobian:
+    """The Jacobian of a parameter used several times: locations side by side where the uses are alike."""
+    first = uses[0]
+    if len(uses) == 1:
+        return first
+    if all(isinstance(u, Outer) and u.order == first.order and u.groups == first.groups for u in uses):  # type: ignore[attr-defined]
+        a = torch.cat([u.a for u in uses], 2)  # type: ignore[attr-defined]
+        return _located(a, torch.cat([u.d for u in uses], 3), first.shape, first.order)  # type: ignore[attr-defined]
+    if all(isinstance(u, Lookup) for u in uses):
+        return Lookup(torch.cat([u.index for u in uses], 1), torch.cat([u.d for u in uses], 2), first.shape)  # type: ignore[attr-defined]
+    if all(isinstance(u, Scale) for u in uses):
+        return Scale(None, torch.stack([u.form() for u in uses], 2), first.shape)  # type: ignore[attr-defined]
+    return Dense(torch.stack([u.dense() for u in uses]).sum(0), first.shape)
+
+
+def _located(a: Tensor, d: Tensor, shape: torch.Size, order: tuple[int, ...]) -> Outer:
+    return Outer(a, lambda a: a, d, shape, order)
+
+
+def _fold(t: Tensor, n: int, axis: int) -> Tensor:
+    """(n·k, …, S, …) → (n, …, k·S, …): k consecutive rows are one sample's locations."""
+    return t.unflatten(0, (n, -1)).movedim(1, axis).flatten(axis, axis + 1)
+
+
+def _pair_sums(d: Float[Tensor, "N G C S O"], s: Tensor, t: Tensor) -> Float[Tensor, "N G pairs O"]:
+    """Σ_c d[c,s] d[c,t] for the given pairs of locations."""
+    if d.shape[3] == 1:
+        return d.square().sum(2)
+    total = d[:, :, 0, s] * d[:, :, 0, t]
+    for c in range(1, d.shape[2]):
+        total.addcmul_(d[:, :, c, s], d[:, :, c, t])
+    return total
+
+
+def _to_shape(matrix: Float[Tensor, "*lead G O I"], shape: torch.Size, order: tuple[int, ...]) -> Tensor:
+    """Matrix form → the weight's own shape. A group is a stretch of the weight's first axis."""
+    *lead, G = matrix.shape[:-2]
+    group = (shape[0] // G, *shape[1:])
+    back = sorted(range(len(order)), key=lambda i: order[i])
+    t = matrix.reshape(*lead, G, *(group[i] for i in order))
+    return t.permute(*range(len(lead) + 1), *(len(lead) + 1 + i for i in back)).reshape(*lead, *shape)

@@ -1,0 +1,133 @@
+"""What goes into a model and what comes out: batches of tensors, tuples or dicts; (N, ...) outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Inputs = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
+Output = Callable[[Any], Tensor] | str | None
+
+
+class TangentWarning(UserWarning):
+    """Something is exact but slow, or exactly zero, and the user may want to know."""
+
+
+def leaves(x: Inputs) -> list[Tensor]:
+    """The per-sample tensors of a batch: every tensor with at least one axis."""
+    values = x.values() if isinstance(x, Mapping) else (x if isinstance(x, tuple | list) else (x,))
+    return [v for v in values if isinstance(v, Tensor) and v.dim() > 0]
+
+
+def map_leaves(f: Callable[[Tensor], Any], x: Inputs) -> Any:
+    """Apply `f` to the per-sample tensors of a batch and keep everything else."""
+
+    def one(v: Any) -> Any:
+        return f(v) if isinstance(v, Tensor) and v.dim() > 0 else v
+
+    if isinstance(x, Mapping):
+        return {k: one(v) for k, v in x.items()}
+    if isinstance(x, tuple | list):
+        return tuple(one(v) for v in x)
+    return one(x)
+
+
+def take(x: Inputs, index: slice) -> Any:
+    """Some samples of a batch."""
+    return map_leaves(lambda v: v[index], x)
+
+
+def batch_size(x: Inputs) -> int:
+    """N, the length of the first axis that all tensors of the batch share."""
+    tensors = leaves(x)
+    if not tensors:
+        raise ValueError(
+            "The inputs hold no tensor with a sample axis. Pass a tensor (N, ...), a tuple or a dict of them."
+        )
+    sizes = {len(v) for v in tensors}
+    if len(sizes) > 1:
+        shapes = [tuple(v.shape) for v in tensors]
+        raise ValueError(f"The inputs disagree on the number of samples (first axis): shapes {shapes}.")
+    n = sizes.pop()
+    if n == 0:
+        raise ValueError("The batch is empty (0 samples): there is nothing to differentiate.")
+    return n
+
+
+def split(x: Inputs, size: int) -> Iterator[tuple[slice, Any]]:
+    """Pieces of a batch of at most `size` samples, each with its place."""
+    n = batch_size(x)
+    for i in range(0, n, size):
+        index = slice(i, min(i + size, n))
+        yield index, take(x, index)
+
+
+def arguments(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments of the model's call."""
+    if isinstance(x, Mapping):
+        return (), dict(x)
+    if isinstance(x, tuple | list):
+        return tuple(x), {}
+    return (x,), {}
+
+
+def check_devices(model: nn.Module, x: Inputs) -> None:
+    """Model and data must live on one device."""
+    where = {p.device for p in model.parameters()}
+    for v in leaves(x):
+        if where and v.device not in where:
+            device = sorted(map(str, where))[0]
+            raise ValueError(
+                f"The model is on device '{device}' but the data is on '{v.device}'. "
+                f"Move one of them, for example x.to('{device}')."
+            )
+
+
+def pick(result: Any, output: Output, n: int) -> Tensor:
+    """The (N, C) or (N, T, C) tensor inside whatever the model returned; (N,) counts as one output."""
+    f = _find(result, output)
+    if not isinstance(f, Tensor) or not f.is_floating_point():
+        kind = f"a tensor of {f.dtype}" if isinstance(f, Tensor) else f"a {type(f).__name__}"
+        raise ValueError(
+            f"The model's output is {kind}, not a floating-point tensor. "
+            "Pass output=... to say which tensor to differentiate, for example output=lambda r: r.logits."
+        )
+    if f.dim() == 0 or len(f) != n:
+        raise ValueError(
+            f"The model's output of shape {tuple(f.shape)} is not per-sample: its first axis should be the "
+            f"{n} samples of the batch. Pass output=... to pick (N, C) outputs."
+        )
+    if f.dim() == 1:
+        f = f.unsqueeze(1)
+    if f.dim() > 3:
+        raise ValueError(
+            f"The model's output has shape {tuple(f.shape)}; expected (N, C) or (N, T, C). "
+            "Pass output=... to flatten it, for example output=lambda r: r.flatten(1)."
+        )
+    return f
+
+
+def _find(result: Any, output: Output) -> Any:
+    if callable(output):
+        return output(result)
+    if isinstance(output, str):
+        return result[output] if isinstance(result, Mapping) else getattr(result, output)
+    if isinstance(result, Tensor):
+        return result
+    if isinstance(result, Mapping) and "logits" in result:
+        return result["logits"]
+    return getattr(result, "logits", result)
+
+
+def check_finite(f: Tensor) -> None:
+    """Outputs with NaN or infinity have no meaningful Jacobian."""
+    finite = torch.isfinite(f)
+    if not bool(finite.all()):
+        bad = int((~finite).flatten(1).any(1).nonzero()[0])
+        raise ValueError(
+            f"The model's output has NaN or infinity (first at sample {bad} of the batch). "
+            "Check the inputs and the parameters."
+        )

@@ -1,0 +1,123 @@
+"""`jacobian(model, x)`: the Jacobian of a network's outputs with respect to its parameters."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchtangent.jacobians.capture import Capture
+from torchtangent.jacobians.factors import LayerJacobian
+from torchtangent.jacobians.inputs import Inputs, Output, batch_size, split, take
+from torchtangent.jacobians.products import pull, push
+from torchtangent.jacobians.select import Params
+from torchtangent.operators.space import Space, Vector
+
+_BUDGET = 1 << 30  # bytes of activations and factors at a time
+
+
+def jacobian(model: nn.Module, x: Inputs, *, params: Params = None, output: Output = None) -> Jacobian:
+    """The per-sample Jacobian of `model` at `x`, as an operator: nothing is computed until it is asked for.
+
+    Args:
+        model: Any module whose samples do not interact (BatchNorm and dropout in eval mode).
+        x: A batch: a tensor (N, ...), a tuple (positional arguments) or a dict (keyword arguments).
+        params: Which parameters, by name pattern or predicate; all trainable ones by default.
+        output: Which tensor of the model's result, (N, C) or (N, T, C).
+
+    >>> net = nn.Linear(3, 2)
+    >>> J = jacobian(net, torch.ones(4, 3))
+    >>> J.dense().shape                     # N, C, P
+    torch.Size([4, 2, 8])
+    >>> v = dict(net.named_parameters())    # the network is linear: J @ θ = f
+    >>> torch.allclose(J @ v, net(torch.ones(4, 3)))
+    True
+    """
+    capture = Capture(model, params, output)
+    few = take(x, slice(0, min(2, batch_size(x))))
+    shape = capture.trace(few).outputs.shape[1:]
+    return Jacobian(capture, x, (batch_size(x), *shape))
+
+
+class Jacobian:
+    """J of shape (N, C, P), or (N, T, C, P). Made by `jacobian`."""
+
+    def __init__(self, capture: Capture, x: Inputs, outputs: tuple[int, ...]) -> None:
+        self._capture, self._x, self._outputs = capture, x, outputs
+
+    @property
+    def space(self) -> Space:
+        """Names and shapes of the parameters, in the order of the last axis."""
+        return self._capture.space
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self._outputs, self.space.size)
+
+    def __repr__(self) -> str:
+        return f"Jacobian{self.shape} of {type(self._capture.model).__name__}"
+
+    @property
+    def layers(self) -> dict[str, LayerJacobian]:
+        """The factored Jacobian of each parameter, for all samples at once."""
+        return self._layers(self._x)
+
+    def _layers(self, x: Inputs) -> dict[str, LayerJacobian]:
+        trace = self._capture.trace(x)
+        f = trace.outputs
+        units = torch.eye(f[0].numel(), dtype=f.dtype, device=f.device)
+        return trace.pull(units.unsqueeze(1).expand(-1, len(f), -1).reshape(-1, *f.shape))
+
+    def dense(self) -> Float[Tensor, "N *out P"]:
+        """J itself, parameters flattened and concatenated in `named_parameters()` order."""
+        dtype = torch.promote_types(next(iter(self._capture.params.values())).dtype, torch.float32)
+        device = next(iter(self._capture.params.values())).device
+        J = torch.empty(self.shape, dtype=dtype, device=device)
+        for index, x in self._pieces(cotangents=J[0, ..., 0].numel()):
+            start = 0
+            for layer in self._layers(x).values():
+                part = layer.dense().flatten(2)
+                J[index, ..., start : start + part.shape[2]] = part.view(len(part), *self._outputs[1:], -1)
+                start += part.shape[2]
+        return J
+
+    def __matmul__(self, v: Vector) -> Float[Tensor, "N *out"]:
+        """J v for a flat tensor, dict or list in parameter space; a matrix (P, K) gives (N, *out, K)."""
+        flat, _ = self.space.flatten(v)
+        columns = []
+        for column in flat.unbind(1):
+            tangent = self.space.split(column.contiguous())
+            columns.append(torch.cat([push(self._capture, x, tangent) for _, x in self._pieces()]))
+        matrix = isinstance(v, Tensor) and v.dim() == 2
+        return torch.stack(columns, -1) if matrix else columns[0]
+
+    @property
+    def T(self) -> Transposed:  # noqa: N802 (numpy's and torch's name for it)
+        """Jᵀ."""
+        return Transposed(self)
+
+    def _pull(self, u: Tensor) -> Float[Tensor, "P"]:
+        if tuple(u.shape) != self._outputs:
+            raise ValueError(f"J.T @ u needs u of the outputs' shape {self._outputs}, got {tuple(u.shape)}.")
+        parts = [
+            torch.cat([g.flatten() for g in pull(self._capture, x, u[index]).values()])
+            for index, x in self._pieces()
+        ]
+        return torch.stack(parts).sum(0)
+
+    def _pieces(self, cotangents: int = 1):  # type: ignore[no-untyped-def]
+        return split(self._x, self._capture.samples_within(_BUDGET, cotangents))
+
+
+class Transposed:
+    """Jᵀ, for `J.T @ u`."""
+
+    def __init__(self, jacobian: Jacobian) -> None:
+        self._jacobian = jacobian
+
+    @property
+    def T(self) -> Jacobian:  # noqa: N802
+        return self._jacobian
+
+    def __matmul__(self, u: Float[Tensor, "N *out"]) -> Float[Tensor, "P"]:
+        return self._jacobian._pull(u)

@@ -1,0 +1,201 @@
+"""One small function per layer type: the layer's input and its cotangents in, the factors of its parameters out.
+
+A rule is found by the exact type of the module (a subclass may compute something else) and registered by a
+decorator; the contract tests pick it up from `RULES`. `x` is the layer's input, samples first, and `d` the
+cotangents of its output, (N, C, *output shape).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer, Scale, outer
+
+Rule = Callable[..., dict[str, LayerJacobian]]
+RULES: dict[type[nn.Module], Rule] = {}
+
+
+class NoRule(Exception):
+    """This use of the layer is not one that the rule describes; the fallback takes it."""
+
+
+def rule(*types: type[nn.Module]) -> Callable[[Rule], Rule]:
+    """Register a function for module types."""
+
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(types, function))
+        return function
+
+    return register
+
+
+@rule(nn.Linear)
+def linear(module: nn.Linear, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
+    """y[s] = W x[s] + b on any leading shape; all axes between samples and features are locations."""
+    if x.dim() < 2:
+        raise NoRule("a vector without a sample axis")
+    N, C, O = d.shape[0], d.shape[1], d.shape[-1]
+    x, d = x.reshape(N, -1, x.shape[-1]), d.reshape(N, C, -1, O)
+    return {"weight": outer(x, d, module.weight.shape), "bias": Scale(None, d, torch.Size((O,)))}
+
+
+@rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
+def conv(module: nn.Conv2d, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
+    """y[s] = W patch(x)[s] + b; a group is a convolution of its own channels."""
+    _require_batched(module, x)
+    return _convolution(module, x, d, partial(_patches, module=module), tuple(range(module.weight.dim())))
+
+
+@rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+def conv_transpose(module: nn.ConvTranspose2d, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
+    """y[s] = W a[s] + b where a[s] holds the inputs that reach s, one for each channel and tap."""
+    _require_batched(module, x)
+    order = (1, 0, *range(2, module.weight.dim()))
+    return _convolution(module, x, d, partial(_spread, module=module, size=d.shape[3:]), order)
+
+
+def _convolution(
+    module: nn.Conv2d | nn.ConvTranspose2d, x: Tensor, d: Tensor, locate: Callable, order: tuple[int, ...]
+) -> dict[str, LayerJacobian]:
+    N, C, O = d.shape[:3]
+    d = d.reshape(N, C, O, -1)
+    grouped = d.unflatten(2, (module.groups, -1)).permute(0, 2, 1, 4, 3)
+    return {
+        "weight": Outer(x, locate, grouped, module.weight.shape, order),
+        "bias": Scale(None, d.transpose(2, 3), torch.Size((O,))),
+    }
+
+
+def _patches(x: Tensor, module: nn.Conv2d) -> Tensor:
+    """The patches of a convolution, (N, G, S, I), by one copy of a strided view; stored as (G, I, N, S)."""
+    pad = module._reversed_padding_repeated_twice
+    if any(pad):
+        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+        x = F.pad(x, pad, mode=mode)
+    x = x.contiguous()
+    N, channels = x.shape[:2]
+    taps, step, gap = module.kernel_size, module.stride, module.dilation
+    sizes = [(n - g * (k - 1) - 1) // s + 1 for n, k, s, g in zip(x.shape[2:], taps, step, gap, strict=True)]
+    inner = x.stride()[2:]
+    view = x.as_strided(
+        (channels, *taps, N, *sizes),
+        (
+            x.stride(1),
+            *(i * g for i, g in zip(inner, gap, strict=True)),
+            x.stride(0),
+            *(i * s for i, s in zip(inner, step, strict=True)),
+        ),
+    )
+    a = view.reshape(module.groups, -1, N, math.prod(sizes))
+    return a.permute(2, 0, 3, 1)
+
+
+def _spread(x: Tensor, module: nn.ConvTranspose2d, size: torch.Size) -> Tensor:
+    """What a transposed convolution's taps see at each output location, (N, G, S, I)."""
+    N, channels = x.shape[:2]
+    taps = math.prod(module.kernel_size)
+    one_hot = torch.eye(taps, dtype=x.dtype, device=x.device).view(1, taps, *module.kernel_size)
+    geometry = zip(
+        size, x.shape[2:], module.kernel_size, module.stride, module.padding, module.dilation, strict=True
+    )
+    extra = [o - ((n - 1) * s - 2 * int(p) + g * (k - 1) + 1) for o, n, k, s, p, g in geometry]
+    spread = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[len(size) - 1]
+    a = spread(
+        x,
+        one_hot.expand(channels, *one_hot.shape[1:]),
+        stride=module.stride,
+        padding=module.padding,
+        output_padding=extra,
+        groups=channels,
+        dilation=module.dilation,
+    )
+    return a.reshape(N, module.groups, -1, math.prod(size)).transpose(2, 3)
+
+
+def _require_batched(module: nn.Conv2d | nn.ConvTranspose2d, x: Tensor) -> None:
+    if x.dim() != module.weight.dim():
+        raise NoRule("an input without a sample axis")
+
+
+@rule(nn.Embedding)
+def embedding(module: nn.Embedding, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
+    """Row x[s] of the table; the row of `padding_idx` has no gradient."""
+    N, C, O = d.shape[0], d.shape[1], d.shape[-1]
+    index, d = x.reshape(N, -1), d.reshape(N, C, -1, O)
+    if module.padding_idx is not None:
+        d = d * (index != module.padding_idx)[:, None, :, None]
+    return {"weight": Lookup(index, d, module.weight.shape)}
+
+
+@rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+def batch_norm(module: nn.BatchNorm2d, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
+    """In eval mode: x̂ = (x − running mean) / √(running variance + ε), channel by channel."""
+    normal = F.batch_norm(x, module.running_mean, module.running_var, eps=module.eps)
+    return _channel_scale(normal, d)
+
+
+@rule(nn.GroupNorm)
+def group_norm(module: nn.GroupNorm, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
+    return _channel_scale(F.group_norm(x, module.num_groups, eps=module.eps), d)
+
+
+@rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+def instance_norm(module: nn.InstanceNorm2d, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
+    if x.dim() != 2 + int(type(module).__name__[-2]):
+        raise NoRule("an input without a sample axis")
+    own = module.running_mean is None
+    normal = F.instance_norm(x, module.running_mean, module.running_var, use_input_stats=own, eps=module.eps)
+    return _channel_scale(normal, d)
+
+
+@rule(nn.LayerNorm)
+def layer_norm(module: nn.LayerNorm, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
+    shape = tuple(module.normalized_shape)
+    return _trailing_scale(F.layer_norm(x, shape, eps=module.eps), d, shape)
+
+
+@rule(nn.RMSNorm)
+def rms_norm(module: nn.RMSNorm, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
+    shape = tuple(module.normalized_shape)
+    return _trailing_scale(F.rms_norm(x, shape, eps=module.eps), d, shape)
+
+
+@rule(nn.PReLU)
+def prelu(module: nn.PReLU, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
+    """y = max(0, x) + w min(0, x), one w for all or one for each channel."""
+    negative = x.clamp(max=0)
+    if module.num_parameters > 1:
+        return {"weight": _channel_scale(negative, d)["weight"]}
+    N, C = d.shape[:2]
+    return {"weight": Scale(negative.reshape(N, -1, 1), d.reshape(N, C, -1, 1), module.weight.shape)}
+
+
+def _channel_scale(normal: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
+    """y = w x̂ + b with one w and b for each channel (axis 1 of the layer's input)."""
+    if normal.dim() < 2:
+        raise NoRule("an input without a sample axis")
+    N, C, K = d.shape[:3]
+    d = d.reshape(N, C, K, -1).transpose(2, 3)
+    shape = torch.Size((K,))
+    return {
+        "weight": Scale(normal.reshape(N, K, -1).transpose(1, 2), d, shape),
+        "bias": Scale(None, d, shape),
+    }
+
+
+def _trailing_scale(normal: Tensor, d: Tensor, shape: tuple[int, ...]) -> dict[str, LayerJacobian]:
+    """y = w * x̂ + b with w and b of the shape of the last axes."""
+    if normal.dim() <= len(shape):
+        raise NoRule("an input without a sample axis")
+    N, C, K = d.shape[0], d.shape[1], math.prod(shape)
+    d = d.reshape(N, C, -1, K)
+    return {
+        "weight": Scale(normal.reshape(N, -1, K), d, torch.Size(shape)),
+        "bias": Scale(None, d, torch.Size(shape)),
+    }

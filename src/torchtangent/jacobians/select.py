@@ -1,0 +1,55 @@
+"""Which parameters: by name pattern, by predicate, or all that are trainable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+Params = str | Iterable[str] | Callable[[str, nn.Parameter], bool] | None
+
+
+def select(model: nn.Module, params: Params = None) -> dict[str, nn.Parameter]:
+    """The trainable parameters of `model` that `params` chooses, in `named_parameters()` order.
+
+    Args:
+        model: Any module.
+        params: Shell-style patterns on the full name ("head.*", ["*.weight", "cls_token"]), or a predicate
+            `(name, parameter) -> bool`. None takes every parameter with `requires_grad`.
+
+    >>> from torch import nn
+    >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    >>> list(select(net, "2.*"))
+    ['2.weight', '2.bias']
+    """
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not trainable:
+        raise ValueError(
+            f"{type(model).__name__} has no trainable parameters. "
+            "Set requires_grad_(True) on those to differentiate with respect to."
+        )
+    if params is None:
+        return trainable
+    if callable(params):
+        chosen = {name: p for name, p in trainable.items() if params(name, p)}
+        asked = "the predicate params=..."
+    else:
+        patterns = [params] if isinstance(params, str) else list(params)
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in trainable):
+                raise ValueError(
+                    f"params pattern '{pattern}' matches no trainable parameter. "
+                    f"The trainable ones are: {_shorten(list(trainable))}."
+                )
+        chosen = {n: p for n, p in trainable.items() if any(fnmatchcase(n, pat) for pat in patterns)}
+        asked = f"params={patterns}"
+    if not chosen:
+        raise ValueError(
+            f"No trainable parameter is chosen by {asked}. The trainable ones are: {_shorten(list(trainable))}."
+        )
+    return chosen
+
+
+def _shorten(names: list[str], most: int = 12) -> str:
+    return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")

@@ -1,0 +1,95 @@
+"""Every capture checks itself on its first batch: against autograd's own gradient, and for mixed samples.
+
+Factors are captured with *unit* cotangents on a few samples and outputs; a random u[n,c] is then applied to them
+sample by sample, and the result must be autograd's gradient of Σ u f. Pulling u back during capture would not do: it
+cannot see a wrong sample axis. Parameters that fail go to the fallback, which is held to the same test.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from torchtangent.jacobians.call import run, undisturbed
+from torchtangent.jacobians.factors import LayerJacobian
+from torchtangent.jacobians.inputs import Inputs, batch_size, check_finite, pick, take
+
+if TYPE_CHECKING:
+    from torchtangent.jacobians.capture import Capture, Trace
+
+_SAMPLES, _OUTPUTS = 3, 2
+
+
+def verify(capture: Capture, x: Inputs) -> None:
+    """Check the rules on a few samples of `x` and note which parameters need the fallback."""
+    n = min(batch_size(x), _SAMPLES)
+    few = take(x, slice(0, n))
+    trace = capture.record(few)
+    if n > 1:
+        _check_samples_apart(capture, few, trace.outputs)
+    units, u = _random_probe(trace.outputs)
+    wrong = _mismatches(trace, trace.pull(units), units, u)
+    capture.uncovered |= trace.uncovered | wrong
+    if wrong:
+        trace.uncovered |= wrong
+        still = _mismatches(trace, trace.pull(units), units, u) & trace.uncovered
+        if still and not capture.loop:
+            capture.loop = True
+            still = _mismatches(trace, trace.pull(units), units, u) & trace.uncovered
+        if still:
+            raise ValueError(
+                f"The per-sample Jacobian of {', '.join(sorted(still))} does not add up to autograd's gradient. "
+                "The model may be random, or its samples may influence each other."
+            )
+    capture.verified = n
+    capture.bytes_per_sample = _measure(capture, trace, n)
+
+
+def _check_samples_apart(capture: Capture, few: Inputs, together: Tensor) -> None:
+    with torch.no_grad(), undisturbed():
+        alone = pick(run(capture.model, take(few, slice(0, 1))), capture.output, 1).detach()
+    check_finite(alone)
+    gap = (alone[0] - together[0]).abs().max()
+    if gap > torch.finfo(alone.dtype).eps ** 0.5 * together[0].abs().max().clamp(min=1e-3):
+        raise ValueError(
+            f"The model mixes samples: its output for the first sample changes by {gap:.1e} when the sample is "
+            "alone instead of inside a batch. Per-sample Jacobians are not defined. "
+            "Call model.eval(), or remove what depends on the whole batch (or on chance)."
+        )
+
+
+def _random_probe(f: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit cotangents of a few outputs, (C, N, *out), and a random u (N, C) to combine them."""
+    generator = torch.Generator().manual_seed(0)
+    flat = f.flatten(1)
+    picked = torch.randperm(flat.shape[1], generator=generator)[:_OUTPUTS]
+    units = flat.new_zeros(len(picked), *flat.shape)
+    units[torch.arange(len(picked)), :, picked.to(units.device)] = 1
+    u = torch.randn(len(f), len(picked), generator=generator, dtype=torch.float64)
+    return units.view(len(picked), *f.shape), u.to(f)
+
+
+def _mismatches(trace: Trace, layers: dict[str, LayerJacobian], units: Tensor, u: Tensor) -> set[str]:
+    """Parameters whose factors do not reproduce autograd's gradient of Σ u f, beyond rounding."""
+    combined = torch.einsum("cn...,nc->n...", units, u)
+    wrong = set()
+    for name, expected in trace.gradient(combined).items():
+        layer = layers[name]
+        v = u.to(layer.d.dtype)
+        gap = (layer.pullback(v) - expected).norm()
+        size = torch.maximum(layer.magnitude().pullback(v.abs()).norm(), expected.norm())
+        tolerance = min(1000 * torch.finfo(expected.dtype).eps, 0.05)
+        if not gap <= tolerance * size:
+            wrong.add(name)
+    return wrong
+
+
+def _measure(capture: Capture, trace: Trace, n: int) -> tuple[int, int]:
+    """Bytes that a trace holds for a sample: activations, and factors for each cotangent."""
+    item = trace.outputs.element_size()
+    inputs = sum(u.x.numel() for u in trace.uses)
+    outputs = sum(u.shape.numel() for u in trace.uses)
+    rest = sum(capture.params[name].numel() for name in capture.uncovered)
+    return item * (inputs + 2 * outputs) // n, item * (outputs // n + rest)

@@ -1,0 +1,193 @@
+"""Data sets: from scikit-learn, or from official files in a folder, refused unless their checksum is right.
+
+The folder is the option `--data` or the environment variable `TORCHTANGENT_DATA`. Nothing is ever
+unpickled. `download` fetches what is missing, where there is a network (it needs `pooch`).
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+ENVIRONMENT = "TORCHTANGENT_DATA"
+
+
+class DataError(Exception):
+    """A file of a data set is absent or damaged; the message says which one and where it belongs."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Images in [0, 1] as (samples, channels, height, width), with labels."""
+
+    x_train: Float[Tensor, "n c h w"]
+    y_train: Int[Tensor, " n"]
+    x_test: Float[Tensor, "m c h w"]
+    y_test: Int[Tensor, " m"]
+    checksums: dict[str, str]
+
+
+@dataclass(frozen=True)
+class File:
+    """An official file: where it belongs, its checksum, where it comes from."""
+
+    path: str
+    md5: str
+    url: str
+    packed_md5: str = ""
+
+
+_MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+MNIST = {
+    key: File(f"MNIST/raw/{name}", md5, f"{_MNIST}{name}.gz", packed)
+    for key, name, md5, packed in [
+        (
+            "x_train",
+            "train-images-idx3-ubyte",
+            "6bbc9ace898e44ae57da46a324031adb",
+            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        ),
+        (
+            "y_train",
+            "train-labels-idx1-ubyte",
+            "a25bea736e30d166cdddb491f175f624",
+            "d53e105ee54ea40749a09fcbcd1e9432",
+        ),
+        (
+            "x_test",
+            "t10k-images-idx3-ubyte",
+            "2646ac647ad5339dbf082846283269ea",
+            "9fb629c4189551a2d022fa330f9573f3",
+        ),
+        (
+            "y_test",
+            "t10k-labels-idx1-ubyte",
+            "27ae3e4e09519cfbb04c329615203637",
+            "ec29112dd5afa0611ce80d1b7f02629c",
+        ),
+    ]
+}
+
+
+def root_folder(given: Path | None = None) -> Path:
+    """The data folder: the one given, or that of the environment variable.
+
+    Raises:
+        DataError: Neither is set.
+    """
+    if given is not None:
+        return given
+    if value := os.environ.get(ENVIRONMENT):
+        return Path(value)
+    raise DataError(f"no data folder: give one with --data or set {ENVIRONMENT}")
+
+
+def read(file: File, root: Path) -> bytes:
+    """The bytes of an official file, gzipped or not, refused if they are not the published ones."""
+    path = root / file.path
+    packed = path.with_name(path.name + ".gz")
+    if path.exists():
+        blob = path.read_bytes()
+    elif packed.exists():
+        try:
+            blob = gzip.decompress(packed.read_bytes())
+        except (OSError, EOFError) as error:
+            raise DataError(f"{packed} cannot be unpacked ({error}): fetch it again from {file.url}") from error
+    else:
+        raise DataError(
+            f"{file.path} is not in the data folder {root}. Put it there (unpacked or as .gz; it comes from "
+            f"{file.url}), or let torchtangent.lab.data.download({str(root)!r}) fetch it."
+        )
+    found = hashlib.md5(blob).hexdigest()
+    if found != file.md5:
+        raise DataError(
+            f"{file.path} is damaged or another file: its md5 is {found}, the published one {file.md5}. "
+            f"Fetch it again from {file.url}"
+        )
+    return blob
+
+
+def parse_idx(blob: bytes) -> np.ndarray:
+    """The array in an idx file of unsigned bytes (two zeros, type 8, rank; sizes, big-endian; data).
+
+    >>> parse_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]))
+    array([7, 8, 9], dtype=uint8)
+    """
+    if len(blob) < 4 or blob[:3] != b"\x00\x00\x08":
+        raise DataError("not an idx file of unsigned bytes")
+    rank = blob[3]
+    shape = np.frombuffer(blob, dtype=">u4", count=rank, offset=4)
+    body = np.frombuffer(blob, dtype=np.uint8, offset=4 + 4 * rank)
+    if body.size != int(np.prod(shape)):
+        raise DataError(f"idx file of shape {shape.tolist()} holds {body.size} bytes")
+    return body.reshape(shape)
+
+
+def _mnist(given: Path | None) -> Dataset:
+    root = root_folder(given)
+    raw = {key: parse_idx(read(file, root)) for key, file in MNIST.items()}
+
+    def images(key: str) -> Tensor:
+        return torch.from_numpy(raw[key].copy()).unsqueeze(1).float() / 255
+
+    def labels(key: str) -> Tensor:
+        return torch.from_numpy(raw[key].astype(np.int64))
+
+    sums = {file.path: f"md5 {file.md5}" for file in MNIST.values()}
+    return Dataset(images("x_train"), labels("y_train"), images("x_test"), labels("y_test"), sums)
+
+
+def _digits(_: Path | None) -> Dataset:
+    """scikit-learn's 1,797 digits of 8×8 pixels made 28×28: every pixel 3×3 times, and a border of 2 zeros.
+
+    The order is scikit-learn's own; every fifth sample is a test sample.
+    """
+    from sklearn.datasets import load_digits
+
+    small, labels = load_digits(return_X_y=True)
+    large = small.reshape(-1, 8, 8).repeat(3, axis=1).repeat(3, axis=2)
+    x = torch.from_numpy(np.pad(large, ((0, 0), (2, 2), (2, 2)))).unsqueeze(1).float() / 16
+    y = torch.from_numpy(labels.astype(np.int64))
+    test = torch.arange(len(y)) % 5 == 0
+    found = hashlib.md5(small.astype(np.uint8).tobytes()).hexdigest()
+    return Dataset(x[~test], y[~test], x[test], y[test], {"scikit-learn digits": f"md5 {found}"})
+
+
+LOADERS: dict[str, Callable[[Path | None], Dataset]] = {"digits": _digits, "mnist": _mnist}
+
+
+def load(name: str, root: Path | None = None) -> Dataset:
+    """A data set by name.
+
+    >>> load("digits").x_train.shape
+    torch.Size([1437, 1, 28, 28])
+    """
+    if name not in LOADERS:
+        raise ValueError(f"no data set {name!r}; there are: {', '.join(LOADERS)}")
+    return LOADERS[name](root)
+
+
+def download(root: str | Path) -> None:
+    """Fetch the official files that are missing, with a progress bar, and check them."""
+    import pooch
+
+    for file in MNIST.values():
+        path = Path(root) / file.path
+        if not path.exists():
+            pooch.retrieve(
+                file.url,
+                known_hash=f"md5:{file.packed_md5}",
+                fname=path.name + ".gz",
+                path=path.parent,
+                progressbar=True,
+            )
+        read(file, Path(root))

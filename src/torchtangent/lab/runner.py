@@ -1,0 +1,209 @@
+"""Run a study part by part: what is already there is kept, what is missing is computed."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from torchtangent.lab import data as datasets
+from torchtangent.lab.claims import Finding, judge, not_run
+from torchtangent.lab.provenance import describe, digest
+from torchtangent.lab.results import Record, Run
+from torchtangent.lab.study import Arrays, Entry, Part, Scale, Study
+
+T = TypeVar("T")
+
+
+class Listener:
+    """Told what happens during a run. This one stays silent; the command line draws progress bars."""
+
+    def started(self, part: Part) -> None:
+        """A part begins."""
+
+    def stepped(self, part: Part, done: int, total: int | None) -> None:
+        """A part has come so far."""
+
+    def finished(self, part: Part, record: Record, *, kept: bool) -> None:
+        """A part is there, computed now or kept from an earlier run."""
+
+    def failed(self, part: Part, error: Exception) -> None:
+        """A part raised."""
+
+
+@dataclass
+class Context:
+    """What a part is given: its configuration, a device, data, the arrays of the parts it needs."""
+
+    part: Part
+    config: Mapping[str, Any]
+    device: torch.device
+    run: Run
+    data_root: Path | None
+    listener: Listener
+    checksums: dict[str, str] = field(default_factory=dict)
+
+    def arrays(self, part: str) -> Arrays:
+        """The arrays of a part this one needs."""
+        if part not in self.part.needs:
+            raise ValueError(f"part {self.part.name!r} reads {part!r} but does not list it in `needs`")
+        return self.run.load([part])
+
+    def data(self, name: str) -> datasets.Dataset:
+        """A data set; its checksums go into the record."""
+        dataset = datasets.load(name, self.data_root)
+        self.checksums.update(dataset.checksums)
+        return dataset
+
+    def track(self, items: Iterable[T], total: int | None = None) -> Iterator[T]:
+        """Iterate, and let the progress bar follow."""
+        if total is None and isinstance(items, Sequence):
+            total = len(items)
+        self.listener.stepped(self.part, 0, total)
+        for done, item in enumerate(items, start=1):
+            yield item
+            self.listener.stepped(self.part, done, total)
+
+    def scratch(self) -> Path:
+        """A folder of its own for what is too large to keep."""
+        return self.run.scratch(self.part.name)
+
+
+@dataclass
+class Outcome:
+    """What a call of `reproduce` did."""
+
+    run: Run
+    computed: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    failed: dict[str, Exception] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def part_digests(study: Study, config: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """What each part's arrays depend on: its configuration, its code, and the parts it needs."""
+    digests: dict[str, str] = {}
+    for part in study.parts:
+        module = inspect.getmodule(part.run)
+        source = inspect.getsource(module) if module else ""
+        needs = [digests[name] for name in part.needs]
+        digests[part.name] = digest([config[part.name], source, needs])
+    return digests
+
+
+def reproduce(
+    study: Study,
+    scale: Scale,
+    out: Path,
+    *,
+    only: Sequence[str] = (),
+    long: bool = False,
+    fresh: bool = False,
+    device: str = "cpu",
+    data_root: Path | None = None,
+    listener: Listener | None = None,
+) -> Outcome:
+    """Bring a study's run folder up to date and judge its claims.
+
+    Args:
+        study: What to run.
+        scale: `smoke`, `paper` (or `test`).
+        out: The folder that holds all runs.
+        only: Identifiers of entries; all of them if empty.
+        long: Also the entries that do not fit into the quick report. Those named in `only` always run.
+        fresh: Compute again what is already there.
+        device: Where torch computes.
+        data_root: The folder with data sets.
+        listener: Told about progress.
+
+    Returns:
+        What was computed, what was kept, what failed, and the verdicts. A part that fails does not stop
+        the others: those that need it fail with it.
+    """
+    listener = listener or Listener()
+    config = study.configuration(scale)
+    run = Run(out / study.key / scale)
+    outcome = Outcome(run)
+    entries = [study.find(name) for name in only] or [e for e in study.entries if long or not study.is_long(e)]
+    digests = part_digests(study, config)
+    run.write_config(config)
+    for part in study.closure([name for entry in entries for name in entry.parts]):
+        record = None if fresh else run.record(part.name, digests[part.name])
+        if record is not None:
+            outcome.kept.append(part.name)
+            listener.finished(part, record, kept=True)
+            continue
+        blocked = [name for name in part.needs if name in outcome.failed]
+        try:
+            if blocked:
+                raise RuntimeError(f"needs {', '.join(blocked)}, which failed")
+            context = Context(part, config[part.name], torch.device(device), run, data_root, listener)
+            record = _compute(context, digests[part.name])
+        except Exception as error:  # one broken part must not cost the others their results
+            outcome.failed[part.name] = error
+            run.discard(part.name)
+            listener.failed(part, error)
+            if os.environ.get("TORCHTANGENT_DEBUG"):
+                traceback.print_exception(error)
+        else:
+            outcome.computed.append(part.name)
+            listener.finished(part, record, kept=False)
+    outcome.findings = settle(study, run, scale, digests)
+    return outcome
+
+
+def _compute(context: Context, part_digest: str) -> Record:
+    """Run one part and keep its arrays."""
+    part = context.part
+    context.listener.started(part)
+    context.run.discard(part.name)
+    start = time.perf_counter()
+    arrays = part.run(context)
+    seconds = round(time.perf_counter() - start, 3)
+    return context.run.save(
+        part.name,
+        arrays,
+        digest=part_digest,
+        seconds=seconds,
+        config=dict(context.config),
+        provenance=describe(context.device),
+        data=context.checksums,
+    )
+
+
+def settle(study: Study, run: Run, scale: Scale, digests: Mapping[str, str]) -> list[Finding]:
+    """Judge every entry whose parts are whole, then write the claims and, last, the manifest."""
+    findings: list[Finding] = []
+    whole: list[str] = []
+    missing: list[str] = []
+    for entry in study.entries:
+        judged = _judge_entry(study, entry, run, scale, digests)
+        (whole if judged is not None else missing).append(entry.id)
+        if judged is None:
+            judged = [not_run(claim, study=study.key, scale=scale) for claim in study.claims_of(entry)]
+        findings.extend(judged)
+    run.write_claims(findings)
+    run.write_manifest(whole, missing)
+    return findings
+
+
+def _judge_entry(
+    study: Study, entry: Entry, run: Run, scale: Scale, digests: Mapping[str, str]
+) -> list[Finding] | None:
+    """The verdicts of an entry, or None if a part of it is not whole."""
+    records = [run.record(name, digests[name]) for name in entry.parts]
+    if not all(records):
+        return None
+    seconds = round(sum(record.seconds for record in records if record), 3)
+    arrays = run.load(entry.parts)
+    return [
+        judge(claim, arrays, study=study.key, scale=scale, seconds=seconds)
+        for claim in study.claims_of(entry)
+    ]

@@ -1,0 +1,160 @@
+"""What a study is made of: parts that compute arrays, entries that look at them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+    from torchtangent.lab.claims import Claim
+    from torchtangent.lab.runner import Context
+
+Scale = Literal["smoke", "paper", "test"]
+SCALES: tuple[Scale, ...] = ("smoke", "paper")
+"""What a user chooses from. A third one, `test`, is the least that exercises the code."""
+
+
+class Arrays(Mapping[str, np.ndarray]):
+    """The arrays of one or several parts, by name, or by `part/name` where a name is not unique.
+
+    >>> arrays = Arrays({"seed0": {"loss": np.array(1.0)}, "seed1": {"loss": np.array(3.0), "x": np.zeros(2)}})
+    >>> float(arrays["seed1/loss"]), arrays["x"].shape, arrays.stack("loss")
+    (3.0, (2,), array([1., 3.]))
+    """
+
+    def __init__(self, parts: Mapping[str, Mapping[str, np.ndarray]]):
+        self._parts = {part: dict(arrays) for part, arrays in parts.items()}
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        part, slash, name = key.partition("/")
+        if slash:
+            return self._parts[part][name]
+        holders = [part for part, arrays in self._parts.items() if key in arrays]
+        if len(holders) != 1:
+            where = f"in several parts ({', '.join(holders)})" if holders else f"in none of {sorted(self)}"
+            raise KeyError(f"array {key!r} is {where}")
+        return self._parts[holders[0]][key]
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"{part}/{name}" for part, arrays in self._parts.items() for name in arrays)
+
+    def __len__(self) -> int:
+        return sum(len(arrays) for arrays in self._parts.values())
+
+    def stack(self, name: str) -> np.ndarray:
+        """The array of this name from every part that has one, along a new first axis."""
+        return np.stack([arrays[name] for arrays in self._parts.values() if name in arrays])
+
+
+@dataclass(frozen=True)
+class Part:
+    """One resumable computation: a configuration in, a dict of arrays out.
+
+    Attributes:
+        name: Names its file in the run's folder and its section of the configuration.
+        run: The computation.
+        needs: Parts that must be there before; their arrays are `context.arrays(name)`.
+        long: Too long for the quick report; runs only when asked for (`--long`).
+    """
+
+    name: str
+    run: Callable[[Context], Mapping[str, Any]]
+    needs: tuple[str, ...] = ()
+    long: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One plot, drawn from arrays alone; narrow enough to be read on a telephone.
+
+    Attributes:
+        draw: From the entry's arrays to a matplotlib figure.
+        alt: What the plot shows, in words, for a reader who cannot see it.
+    """
+
+    draw: Callable[[Arrays], Canvas]
+    alt: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A figure, table or theorem of a paper, under its identifier in the register.
+
+    Attributes:
+        id: The register's identifier, such as `TG-Fig2.1`.
+        title: A few words.
+        paper: What the paper says.
+        setup: What is run here; `{part[key]}` is filled in from the configuration.
+        parts: The parts whose arrays it looks at.
+        panels: Its plots.
+        caption: What to see in them.
+        notes: Readings and conventions that matter for the verdict.
+    """
+
+    id: str
+    title: str
+    paper: str
+    setup: str
+    parts: tuple[str, ...]
+    panels: tuple[Panel, ...] = ()
+    caption: str = ""
+    notes: str = ""
+
+    @property
+    def slug(self) -> str:
+        """The identifier as a plain name for anchors and file names."""
+        return self.id.replace("–", "-")
+
+
+@dataclass(frozen=True)
+class Study:
+    """A paper: its configuration at every scale, its parts, its entries, its claims."""
+
+    key: str
+    title: str
+    reference: str
+    configuration: Callable[[Scale], dict[str, dict[str, Any]]]
+    parts: Sequence[Part]
+    entries: Sequence[Entry]
+    claims: Sequence[Claim]
+
+    def part(self, name: str) -> Part:
+        """The part of that name."""
+        return next(part for part in self.parts if part.name == name)
+
+    def closure(self, names: Sequence[str]) -> list[Part]:
+        """These parts and all they need, in the order in which they can run."""
+        wanted = set(names)
+        for part in reversed(self.parts):
+            if part.name in wanted:
+                wanted.update(part.needs)
+        return [part for part in self.parts if part.name in wanted]
+
+    def is_long(self, entry: Entry) -> bool:
+        """Whether an entry needs a part that does not fit into the quick report."""
+        return any(part.long for part in self.closure(entry.parts))
+
+    def claims_of(self, entry: Entry) -> list[Claim]:
+        """The claims that belong to an entry."""
+        return [claim for claim in self.claims if claim.id == entry.id]
+
+    def find(self, wanted: str) -> Entry:
+        """The entry with this identifier; case, kind of dash and the paper's prefix may differ.
+
+        Raises:
+            ValueError: There is no such entry; the message names those there are.
+        """
+
+        def plain(text: str) -> str:
+            return text.lower().replace("–", "-")
+
+        for entry in self.entries:
+            if plain(wanted) in (plain(entry.id), plain(entry.id).partition("-")[2]):
+                return entry
+        known = ", ".join(entry.id for entry in self.entries)
+        raise ValueError(f"{self.key} has no entry {wanted!r}. It has: {known}.")

@@ -1,0 +1,314 @@
+"""The algebra of symmetric operators M on parameter space R^P, written once.
+
+An operator implements five methods on columns (P, K): the product, a factorization of the damped
+operator, the eigendecomposition, the diagonal, and the traces of M and M². Everything a user calls
+is written here in terms of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchtangent.operators.estimate import Estimate, hutchinson
+from torchtangent.operators.krylov import top_eigenpairs
+from torchtangent.operators.space import Restore, Space, Vector, tensor_columns
+from torchtangent.operators.spectrum import Eigh, Factorization, Spectrum
+
+if TYPE_CHECKING:
+    from scipy.sparse.linalg import LinearOperator
+
+Self = TypeVar("Self", bound="Operator")
+
+CHUNK = 256
+"""Columns of the identity that are multiplied at once when an operator is probed column by column."""
+
+
+class Operator(ABC):
+    """A symmetric linear map M on R^P.
+
+    Subclasses are final; their constructors hold (and check) their arguments and compute nothing.
+
+    Attributes:
+        size: P, the number of parameters.
+        dtype: of the vectors it is applied to.
+        device: where they live.
+        space: names and shapes of the parameters, if attached by `on`: then dict and list vectors
+            are understood too.
+
+    Example:
+        >>> from torchtangent.operators import DiagonalOperator
+        >>> M = DiagonalOperator(torch.tensor([1.0, 3.0]))
+        >>> M @ torch.ones(2), M.solve(torch.ones(2), damping=1.0)
+        (tensor([1., 3.]), tensor([0.5000, 0.2500]))
+        >>> (2 * M + M).trace()
+        tensor(12.)
+    """
+
+    size: int
+    dtype: torch.dtype
+    device: torch.device
+    space: Space | None
+
+    products_only: ClassVar[bool] = False
+    """Whether nothing but products with it is cheap."""
+
+    registry: ClassVar[dict[str, type[Operator]]] = {}
+    """Every final operator by its name; files name them, and the contract tests visit them all."""
+
+    def __init_subclass__(cls) -> None:
+        Operator.registry[cls.__name__] = cls
+
+    # ------------------------------------------------------------------ what a subclass implements
+
+    @abstractmethod
+    def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
+        """M V."""
+
+    @abstractmethod
+    def _factorize(self, damping: float) -> Factorization:
+        """Solves with, and the log-determinant of, M + damping·I."""
+
+    @abstractmethod
+    def _decompose(self) -> Spectrum:
+        """The eigendecomposition of M."""
+
+    @abstractmethod
+    def _diagonal(self) -> Float[Tensor, " P"]:
+        """The diagonal of M."""
+
+    @abstractmethod
+    def _power_trace(self, power: int) -> Float[Tensor, ""]:
+        """The trace of M (power 1) or of M² (power 2)."""
+
+    # --------------------------------------------------------------------------- products and solves
+
+    def __matmul__(self, v: Vector) -> Any:
+        """M v, in the format of v: flat (P,), columns (P, K), or dict and list if a space is attached."""
+        V, restore = self._columns(v)
+        return restore(self._matmat(V))
+
+    def solve(self, v: Vector, damping: float = 0.0) -> Any:
+        """(M + damping·I)⁻¹ v, in the format of v.
+
+        Eigendecompositions are kept, so further solves with any damping are cheap for operators that
+        use them; `inverse(damping)` keeps the factorization of the others.
+        """
+        V, restore = self._columns(v)
+        return restore(self._factorize(_checked(damping)).solve(V))
+
+    def quad(self, v: Vector) -> Tensor:
+        """vᵀ M v, a scalar; for columns (P, K) one value each, (K,)."""
+        V, _ = self._columns(v)
+        values = (V * self._matmat(V)).sum(0)
+        return values if isinstance(v, Tensor) and v.ndim == 2 else values[0]
+
+    def sqrt_mv(self, v: Vector) -> Any:
+        """M^½ v with the symmetric positive semi-definite root; ValueError if M is indefinite."""
+        V, restore = self._columns(v)
+        return restore(self._spectrum.root(repr(self)).matmat(V))
+
+    # ------------------------------------------------------------------------------------- summaries
+
+    def trace(self) -> Float[Tensor, ""]:
+        """The trace of M, exact."""
+        return self._power_trace(1)
+
+    def diag(self) -> Float[Tensor, " P"]:
+        """The diagonal of M, exact."""
+        return self._diagonal()
+
+    def frobenius(self) -> Float[Tensor, ""]:
+        """The Frobenius norm ‖M‖ = (tr M²)^½, exact."""
+        return self._power_trace(2).clamp(min=0).sqrt()
+
+    def logdet(self, damping: float = 0.0) -> Float[Tensor, ""]:
+        """log det(M + damping·I); an error that says so if that is not positive definite."""
+        return self._factorize(_checked(damping)).logdet()
+
+    def eigh(self, k: int | None = None, *, seed: int = 0) -> Eigh:
+        """Eigenvalues, descending, and their eigenvectors as a basis.
+
+        Eigenvalues that are zero by structure (outside the span of a low-rank factor) are left out,
+        so there may be fewer than P, or than k.
+
+        Args:
+            k: only the k (algebraically) largest. Operators of which only products are known find
+                them by block Lanczos iterations, which warn if the residuals do not converge.
+            seed: of the first block of those iterations.
+        """
+        if k is not None and k < 1:
+            raise ValueError(f"k must be at least 1, got {k}.")
+        if k is not None and self.matrix_free and 10 * k <= self.size:
+            start = torch.Generator().manual_seed(seed)
+            return top_eigenpairs(self._matmat, self.size, k, self.dtype, self.device, start)
+        return self._spectrum.leading(k)
+
+    def dense(self) -> Float[Tensor, "P P"]:
+        """M as one matrix."""
+        from torchtangent.operators.algebra import densified
+
+        return densified(self)
+
+    def estimate_trace(self, probes: int, seed: int) -> Estimate:
+        """The trace from random products: E[zᵀMz] over random signs z, with its standard error."""
+        return hutchinson(self._matmat, self.size, self.dtype, self.device, probes, seed).trace()
+
+    def estimate_diag(self, probes: int, seed: int) -> Estimate:
+        """The diagonal from random products: E[z ∘ Mz] over random signs z, with its standard error."""
+        return hutchinson(self._matmat, self.size, self.dtype, self.device, probes, seed).diagonal()
+
+    # --------------------------------------------------------------------------------- new operators
+
+    def __add__(self, other: Operator) -> Operator:
+        """M + N, in the structure of both if they share one."""
+        from torchtangent.operators.algebra import added
+
+        if not isinstance(other, Operator):
+            return NotImplemented
+        if other.size != self.size:
+            raise ValueError(f"Cannot add operators of sizes {self.size} and {other.size}.")
+        if None not in (self.space, other.space) and self.space != other.space:
+            raise ValueError("Cannot add operators on different spaces: names or shapes differ.")
+        return added(self, other).on(self.space or other.space)
+
+    def __mul__(self, factor: float) -> Operator:
+        """factor · M, in the same structure where possible."""
+        from torchtangent.operators.algebra import scaled
+
+        if isinstance(factor, Operator) or (isinstance(factor, Tensor) and factor.ndim > 0):
+            return NotImplemented
+        return scaled(self, float(factor)).on(self.space)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Operator:
+        return -1.0 * self
+
+    def __sub__(self, other: Operator) -> Operator:
+        return self + (-1.0) * other
+
+    def damped(self, damping: float) -> Operator:
+        """M + damping·I."""
+        from torchtangent.operators.algebra import shifted
+
+        return shifted(self, float(damping)).on(self.space)
+
+    def inverse(self, damping: float = 0.0) -> Operator:
+        """(M + damping·I)⁻¹ as an operator, which keeps its factorization."""
+        from torchtangent.operators.algebra import inverted
+
+        return inverted(self, _checked(damping)).on(self.space)
+
+    def on(self: Self, space: Space | None) -> Self:
+        """The same operator, which also accepts and returns dict and list vectors of this space."""
+        if space is not None and space.size != self.size:
+            raise ValueError(f"The space has {space.size} parameters, the operator {self.size}.")
+        clone = copy.copy(self)
+        clone.__dict__["space"] = space
+        return clone
+
+    # -------------------------------------------------------------------------------- other programs
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the operator, with its space, to one safetensors file."""
+        from torchtangent.operators.serialize import save
+
+        save(self, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Operator:
+        """Read an operator that was written by `save`."""
+        from torchtangent.operators.serialize import load
+
+        return load(path, device)
+
+    def to_scipy(self) -> LinearOperator:
+        """A `scipy.sparse.linalg.LinearOperator` that multiplies by M."""
+        from scipy.sparse.linalg import LinearOperator
+
+        def multiply(x: Any) -> Any:
+            v = torch.as_tensor(x).to(device=self.device, dtype=self.dtype)
+            return self._matmat(v.reshape(self.size, -1)).reshape(v.shape).detach().cpu().numpy()
+
+        return LinearOperator(
+            (self.size, self.size),
+            matvec=multiply,
+            rmatvec=multiply,
+            matmat=multiply,
+            rmatmat=multiply,
+            dtype=torch.empty((), dtype=self.dtype).numpy().dtype,
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(size={self.size}, dtype={str(self.dtype).removeprefix('torch.')})"
+
+    # ---------------------------------------------------------------------------------------- inside
+
+    @cached_property
+    def _spectrum(self) -> Spectrum:
+        """The eigendecomposition, computed once."""
+        return self._decompose()
+
+    @cached_property
+    def matrix_free(self) -> bool:
+        """Whether the operator, or a part of it, is known by its products only."""
+        return self.products_only or any(part.matrix_free for part in _parts(self))
+
+    def _describe(self, size: int, like: Tensor | Operator) -> None:
+        """Set what is read off the arguments: size, dtype and device."""
+        self.__dict__.update(size=size, dtype=like.dtype, device=like.device)
+
+    def _columns(self, v: Vector) -> tuple[Float[Tensor, "P K"], Restore]:
+        """The vector as columns of the operator's dtype, and the way back to its format."""
+        if isinstance(v, Tensor):
+            V, restore = tensor_columns(v, self.size)
+        elif self.space is None:
+            raise ValueError(
+                f"A {type(v).__name__} vector needs names and shapes of the parameters: "
+                "attach them by operator.on(space)."
+            )
+        else:
+            V, restore = self.space.flatten(v)
+        if V.dtype != self.dtype or V.device != self.device:
+            raise ValueError(
+                f"The vector is {V.dtype} on {V.device}, the operator {self.dtype} on {self.device}. "
+                "Convert one of them with .to()."
+            )
+        return V, restore
+
+
+def unit_columns(operator: Operator) -> Iterator[tuple[slice, Float[Tensor, "P K"]]]:
+    """The products M e_i of all unit vectors, a chunk of columns at a time, with where they belong."""
+    for start in range(0, operator.size, CHUNK):
+        stop = min(start + CHUNK, operator.size)
+        E = torch.zeros(operator.size, stop - start, dtype=operator.dtype, device=operator.device)
+        E[start:stop].fill_diagonal_(1)
+        yield slice(start, stop), operator._matmat(E)
+
+
+def _checked(damping: float) -> float:
+    """The damping as a number that is not negative."""
+    if not float(damping) >= 0:
+        raise ValueError(f"damping must be a number >= 0, got {damping}.")
+    return float(damping)
+
+
+def _parts(operator: Operator) -> Iterator[Operator]:
+    """The operators that an operator is composed of."""
+    pending = [getattr(operator, field.name) for field in dataclasses.fields(operator)]  # type: ignore[arg-type]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Operator):
+            yield value
+        elif isinstance(value, tuple | list):
+            pending.extend(value)

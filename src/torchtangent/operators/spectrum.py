@@ -1,0 +1,187 @@
+"""Eigendecompositions, and the functions of a symmetric matrix that they give.
+
+With orthonormal columns Q (P, R) and an eigenvalue ρ for everything orthogonal to them,
+
+    f(M) = Q f(Λ) Qᵀ + f(ρ) (I − Q Qᵀ)
+
+so damped solves, square roots and log-determinants are the same few lines for every operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchtangent.operators.basis import Basis, Columns, pick
+
+EXACT_LIMIT = 4096
+"""The largest size at which an operator without structure is turned into a dense matrix unasked."""
+
+
+class Eigh(NamedTuple):
+    """Eigenpairs M = Q diag(values) Qᵀ, the largest value first.
+
+    Attributes:
+        values: (R,), descending.
+        vectors: the basis Q; `vectors.dense()` is the (P, R) matrix.
+    """
+
+    values: Float[Tensor, " R"]
+    vectors: Basis
+
+
+class Factorization(NamedTuple):
+    """What a factorization of A = M + damping·I offers.
+
+    Attributes:
+        solve: (P, K) → A⁻¹ V.
+        logdet: log det A; a ValueError when A is not positive definite.
+    """
+
+    solve: Callable[[Tensor], Tensor]
+    logdet: Callable[[], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """All eigenvalues of a symmetric matrix, in any order.
+
+    Attributes:
+        values: (R,), those of the columns of the basis.
+        basis: Q (P, R), R < P if thin.
+        rest: ρ, the eigenvalue of the orthogonal complement of a thin basis.
+    """
+
+    values: Float[Tensor, " R"]
+    basis: Basis
+    rest: float = 0.0
+
+    @property
+    def missing(self) -> int:
+        """P − R, the dimension of the orthogonal complement."""
+        return self.basis.size - self.basis.rank
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Spectrum:
+        """The spectrum of f(M) for an entrywise f."""
+        rest = 0.0
+        if self.missing:
+            rest = float(function(torch.tensor(self.rest, dtype=torch.float64)))
+        return Spectrum(function(self.values), self.basis, rest)
+
+    def matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
+        """M V = Q (Λ − ρ) Qᵀ V + ρ V."""
+        out = self.basis.lift((self.values - self.rest)[:, None] * self.basis.project(V))
+        return out.add(V, alpha=self.rest) if self.rest else out
+
+    def diagonal(self) -> Float[Tensor, " P"]:
+        """The diagonal of M, (Q ∘ Q)(Λ − ρ) + ρ."""
+        return self.basis.lift_squared((self.values - self.rest)[:, None])[:, 0] + self.rest
+
+    def power_trace(self, power: int) -> Float[Tensor, ""]:
+        """The trace of M^power."""
+        return self.values.pow(power).sum() + self.missing * self.rest**power
+
+    def inverse(self, damping: float, tolerance: float, name: str) -> Spectrum:
+        """The spectrum of (M + damping·I)⁻¹; an error if an eigenvalue is zero.
+
+        Args:
+            damping: added to every eigenvalue.
+            tolerance: without damping, eigenvalues below tolerance · max |λ| count as zero.
+            name: the operator's name, for the error.
+        """
+        shifted = self.values + damping
+        threshold = tolerance * float(shifted.abs().max()) if damping == 0 else 0.0
+        if (self.missing and self.rest + damping == 0) or bool((shifted.abs() <= threshold).any()):
+            raise singular(name, damping)
+        return self.map(lambda values: 1 / (values + damping))
+
+    def logdet(self, damping: float, tolerance: float, name: str) -> Float[Tensor, ""]:
+        """log det(M + damping·I); an error if that is not positive definite."""
+        self.inverse(damping, tolerance, name)
+        smallest = float(self.values.min()) + damping
+        if smallest < 0 or (self.missing and self.rest + damping < 0):
+            raise indefinite(name, smallest, "log-determinant")
+        total = (self.values + damping).log().sum()
+        if self.missing:
+            total = total + self.missing * float(torch.tensor(self.rest + damping, dtype=torch.float64).log())
+        return total
+
+    def factorization(self, damping: float, tolerance: float, name: str) -> Factorization:
+        """Damped solves and log-determinants from the eigenvalues."""
+        return Factorization(
+            self.inverse(damping, tolerance, name).matmat,
+            lambda: self.logdet(damping, tolerance, name),
+        )
+
+    def root(self, name: str) -> Spectrum:
+        """The spectrum of M^½; an error if M has a negative eigenvalue beyond rounding."""
+        largest = max(float(self.values.abs().max()), abs(self.rest))
+        smallest = min(float(self.values.min()), self.rest if self.missing else 0.0)
+        if smallest < -rounding(self.values.dtype, self.basis.size) * largest:
+            raise indefinite(name, smallest, "square root")
+        return self.map(lambda values: values.clamp(min=0).sqrt())
+
+    def completed(self) -> Spectrum:
+        """The same with ρ = 0: a thin basis whose complement matters is completed to a full one."""
+        if not self.missing or self.rest == 0:
+            return self
+        if self.basis.size > EXACT_LIMIT:
+            raise ValueError(
+                f"{self.missing} of the {self.basis.size} eigenvalues are all equal to {self.rest:.3g}, and their "
+                f"eigenvectors would have to be formed (sizes up to {EXACT_LIMIT} are). Ask the operator "
+                "before the shift or inverse for its eigenvectors: they are the same."
+            )
+        Q = self.basis.dense()
+        complement = torch.linalg.qr(Q, mode="complete").Q[:, self.basis.rank :]
+        values = torch.cat([self.values, self.values.new_full((self.missing,), self.rest)])
+        return Spectrum(values, Columns(torch.cat([Q, complement], dim=1)))
+
+    def leading(self, k: int | None) -> Eigh:
+        """The k largest eigenvalues (all that are not zero by structure if None), descending."""
+        full = self.completed()
+        k = full.basis.rank if k is None else min(k, full.basis.rank)
+        values, index = full.values.topk(k)
+        return Eigh(values, pick(full.basis, index))
+
+
+def dense_spectrum(matrix: Float[Tensor, "P P"]) -> Spectrum:
+    """The eigendecomposition of a symmetric matrix."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return Spectrum(values, Columns(vectors))
+
+
+def thin_spectrum(rows: Float[Tensor, "R P"]) -> Spectrum:
+    """The eigendecomposition of rowsᵀ rows.
+
+    For R < P by a QR decomposition of rowsᵀ and the eigenvectors of the small R × R matrix, so that
+    no P × P matrix is formed and the basis is orthonormal to machine precision.
+    """
+    if rows.shape[0] >= rows.shape[1]:
+        return dense_spectrum(rows.T @ rows)
+    Q, R = torch.linalg.qr(rows.T)
+    values, vectors = torch.linalg.eigh(R @ R.T)
+    return Spectrum(values, Columns(Q @ vectors))
+
+
+def rounding(dtype: torch.dtype, size: int) -> float:
+    """The relative error that a decomposition of this size may leave on a zero eigenvalue."""
+    return size * torch.finfo(dtype).eps
+
+
+def singular(name: str, damping: float) -> torch.linalg.LinAlgError:
+    """The error for a system that has no unique solution."""
+    advice = "Pass a positive damping, e.g. damping=1e-3." if damping == 0 else "Pass another damping."
+    return torch.linalg.LinAlgError(f"{name} with damping={damping:g} is singular. {advice}")
+
+
+def indefinite(name: str, smallest: float, what: str) -> ValueError:
+    """The error for a real function of a negative eigenvalue."""
+    return ValueError(
+        f"{name} is indefinite (smallest eigenvalue {smallest:.3g}), so its {what} is not real. "
+        "Add enough damping to make it positive definite."
+    )

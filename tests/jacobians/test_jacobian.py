@@ -1,0 +1,305 @@
+"""jacobian() against the oracle, for every model of the zoo."""
+
+from __future__ import annotations
+
+import oracle
+import pytest
+import torch
+from cases import ZOO, Case
+from oracle import assert_close, take
+from torch import Tensor, nn
+
+import torchtangent as tt
+
+every_case = pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())
+
+
+@pytest.fixture
+def silence(request: pytest.FixtureRequest, case: Case) -> None:
+    """A case that needs no slow fallback must not warn: its warnings stay errors."""
+    if case.may_warn:
+        request.getfixturevalue("quiet")
+
+
+def mlp() -> tuple[nn.Module, Tensor]:
+    model, x, _ = ZOO["mlp"].build()
+    return model, x
+
+
+# ---------------------------------------------------------------------------------------------- the zoo
+
+
+@every_case
+@pytest.mark.usefixtures("silence")
+def test_dense_equals_the_oracle(case: Case) -> None:
+    model, x, output = case.build()
+    J = tt.jacobian(model, x, output=output)
+    assert_close(J.dense(), oracle.jacobian(model, x, output))
+
+
+@every_case
+@pytest.mark.usefixtures("silence")
+def test_every_parameter_equals_the_oracle(case: Case) -> None:
+    """Parameter by parameter, so that a small block is not hidden behind a large one."""
+    model, x, output = case.build()
+    expected = oracle.jacobian(model, x, output)
+    layers = tt.jacobian(model, x, output=output).layers
+    assert list(layers) == list(oracle.trainable(model))
+    for name, place in oracle.positions(model).items():
+        block = expected[..., place]
+        actual = layers[name].dense()
+        assert actual.shape == block.shape, name
+        # Some blocks vanish only up to rounding (a bias in front of a normalization).
+        difference = (actual - block).norm()
+        assert difference <= 1e-10 * block.norm() + 1e-14 * expected.norm(), name
+
+
+@every_case
+@pytest.mark.usefixtures("silence")
+def test_products_equal_the_oracle(case: Case) -> None:
+    model, x, output = case.build()
+    expected = oracle.jacobian(model, x, output)
+    J = tt.jacobian(model, x, output=output)
+    v = torch.randn(expected.shape[-1], dtype=torch.float64)
+    u = torch.randn(expected.shape[:-1], dtype=torch.float64)
+    assert_close(J @ v, expected @ v)
+    assert_close(J.T @ u, torch.einsum("nr,nrp->p", u.flatten(1), expected.flatten(1, -2)))
+
+
+@every_case
+@pytest.mark.usefixtures("silence")
+def test_float32(case: Case) -> None:
+    """In float32 too, against the float64 oracle of the same function."""
+    model, x, output = case.build(torch.float32)
+    J = tt.jacobian(model, x, output=output).dense()
+    assert J.dtype == torch.float32
+    assert_close(J, oracle.jacobian(*case.build(torch.float64)), 1e-5)
+
+
+@every_case
+@pytest.mark.usefixtures("silence")
+def test_one_sample_alone(case: Case) -> None:
+    """The Jacobian of a batch is made of the Jacobians of its samples, also of the last one."""
+    model, x, output = case.build()
+    last = take(x, slice(oracle.count(x) - 1, None))
+    alone = tt.jacobian(model, last, output=output).dense()
+    expected = oracle.jacobian(model, last, output)
+    assert alone.shape == expected.shape
+    difference = (alone - expected).norm()
+    assert difference <= 1e-10 * oracle.jacobian(model, x, output).norm()
+
+
+# ------------------------------------------------------------------------------------------- identities
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "residual-gelu", "sequence-outputs", "scalar-gate"])
+@pytest.mark.usefixtures("quiet")
+def test_adjoint_identity(name: str) -> None:
+    """⟨J v, u⟩ = ⟨v, Jᵀ u⟩."""
+    model, x, output = ZOO[name].build()
+    J = tt.jacobian(model, x, output=output)
+    v = torch.randn(J.dense().shape[-1], dtype=torch.float64)
+    u = torch.randn(J.dense().shape[:-1], dtype=torch.float64)
+    left, right = ((J @ v) * u).sum(), v @ (J.T @ u)
+    assert abs(left - right) <= 1e-12 * v.norm() * u.norm() * J.dense().norm()
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "vision-transformer", "lstm", "spectral-norm"])
+@pytest.mark.usefixtures("quiet")
+def test_finite_differences(name: str) -> None:
+    """J v is the slope of the outputs along v: a check that shares nothing with autograd."""
+    model, x, output = ZOO[name].build()
+    parameters = oracle.trainable(model)
+    start = {key: p.detach().clone() for key, p in parameters.items()}
+    v = {key: torch.randn_like(p) for key, p in parameters.items()}
+    slope = tt.jacobian(model, x, output=output) @ v
+
+    def moved(step: float) -> Tensor:
+        with torch.no_grad():
+            for key, p in parameters.items():
+                p.copy_(start[key] + step * v[key])
+        return oracle.outputs(model, x, output)
+
+    h = 1e-5
+    assert_close(slope, (moved(h) - moved(-h)) / (2 * h), 1e-6)
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "attention", "lstm", "samples-and-time-merged"])
+@pytest.mark.usefixtures("quiet")
+def test_batch_size_invariance(name: str) -> None:
+    """Batches of uneven size, put together, are the whole."""
+    model, x, output = ZOO[name].build()
+    whole = tt.jacobian(model, x, output=output).dense()
+    pieces = [
+        tt.jacobian(model, take(x, part), output=output).dense() for part in (slice(0, 1), slice(1, None))
+    ]
+    assert_close(torch.cat(pieces), whole)
+
+
+def test_order_invariance() -> None:
+    model, x = mlp()
+    order = torch.randperm(len(x))
+    assert_close(tt.jacobian(model, x[order]).dense(), tt.jacobian(model, x).dense()[order])
+
+
+def test_result_outlives_the_model() -> None:
+    """A Jacobian is at the point where it was taken: moving the parameters later does not move it."""
+    model, x = mlp()
+    J = tt.jacobian(model, x)
+    before, v = J.dense().clone(), torch.randn(J.dense().shape[-1], dtype=torch.float64)
+    product = (J @ v).clone()
+    assert_close(product, before @ v)
+    J = tt.jacobian(model, x)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(3)
+    assert_close(J.dense(), before)
+    assert_close(J @ v, product)
+
+
+def test_does_not_carry_a_graph() -> None:
+    model, x = mlp()
+    J = tt.jacobian(model, x)
+    assert not J.dense().requires_grad
+    assert not (J @ torch.ones(J.dense().shape[-1], dtype=torch.float64)).requires_grad
+    assert not (J.T @ torch.ones(J.dense().shape[:-1], dtype=torch.float64)).requires_grad
+
+
+def test_works_under_no_grad() -> None:
+    model, x = mlp()
+    with torch.no_grad():
+        inside = tt.jacobian(model, x).dense()
+    assert_close(inside, oracle.jacobian(model, x))
+
+
+def test_works_in_training_mode_when_that_changes_nothing() -> None:
+    model, x = mlp()
+    assert_close(tt.jacobian(model.train(), x).dense(), oracle.jacobian(model, x))
+    assert model.training
+
+
+def test_inputs_that_require_grad() -> None:
+    model, x = mlp()
+    tracked = x.clone().requires_grad_(True)
+    assert_close(tt.jacobian(model, tracked).dense(), oracle.jacobian(model, x))
+    assert tracked.grad is None
+
+
+# --------------------------------------------------------------------------------------- vector formats
+
+
+def formats(model: nn.Module, v: Tensor) -> dict[str, object]:
+    """The same vector as a flat tensor, a dict and a list."""
+    as_dict = {name: v[place] for name, place in oracle.positions(model).items()}
+    return {"flat": v, "dict": as_dict, "list": list(as_dict.values()), "tuple": tuple(as_dict.values())}
+
+
+@pytest.mark.parametrize("kind", ["flat", "dict", "list"])
+def test_vector_formats(kind: str) -> None:
+    model, x = mlp()
+    expected = oracle.jacobian(model, x)
+    v = torch.randn(expected.shape[-1], dtype=torch.float64)
+    assert_close(tt.jacobian(model, x) @ formats(model, v)[kind], expected @ v)
+
+
+def test_dict_in_another_order() -> None:
+    model, x = mlp()
+    expected = oracle.jacobian(model, x)
+    v = torch.randn(expected.shape[-1], dtype=torch.float64)
+    backwards = dict(reversed(formats(model, v)["dict"].items()))
+    assert_close(tt.jacobian(model, x) @ backwards, expected @ v)
+
+
+# ------------------------------------------------------------------------------- a subset of parameters
+
+SUBSETS = {
+    "pattern": ("0.0.*", lambda name: name.startswith("0.0.")),
+    "one-name": ("3.bias", lambda name: name == "3.bias"),
+    "biases": ("*.bias", lambda name: name.endswith(".bias")),
+    "list": (["3.*", "0.0.weight"], lambda name: name.startswith("3.") or name == "0.0.weight"),
+    "overlapping": (["0.*", "*.weight"], lambda name: name.startswith("0.") or name.endswith(".weight")),
+    "predicate-name": (lambda name, p: "2" in name, lambda name: "2" in name),
+    "predicate-shape": (lambda name, p: p.ndim == 2, lambda name: name.endswith("weight")),
+}
+
+
+@pytest.mark.parametrize("subset", SUBSETS)
+def test_params(subset: str) -> None:
+    """Columns of the chosen parameters, in `named_parameters()` order whatever the order of patterns."""
+    params, chosen = SUBSETS[subset]
+    model, x = mlp()
+    J = tt.jacobian(model, x, params=params)
+    names = [name for name in oracle.trainable(model) if chosen(name)]
+    assert 0 < len(names) < len(oracle.trainable(model))
+    assert list(J.layers) == names
+    expected = oracle.jacobian(model, x, keep=lambda name, p: chosen(name))
+    assert_close(J.dense(), expected)
+    v = torch.randn(expected.shape[-1], dtype=torch.float64)
+    u = torch.randn(expected.shape[:-1], dtype=torch.float64)
+    assert_close(J @ v, expected @ v)
+    assert_close(J.T @ u, torch.einsum("nc,ncp->p", u, expected))
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("vision-transformer", "token"),
+        ("vision-transformer", ["places", "norm?.weight", "mlp.2.*"]),
+        ("lstm", "cell.weight_hh_l0"),
+        ("attention", "attention.in_proj_*"),
+        ("tied-linears", "0.weight"),
+        ("tied-linears", "2.*"),
+        ("inplace-relu", "1.weight"),
+        ("weight-norm", "0.parametrizations.weight.original0"),
+        ("language-model", "words.*"),
+        ("frozen-layer", "4.*"),
+        ("conv2d-groups", "0.weight"),
+    ],
+)
+@pytest.mark.usefixtures("quiet")
+def test_params_across_the_zoo(name: str, pattern: str | list[str]) -> None:
+    from fnmatch import fnmatchcase
+
+    model, x, output = ZOO[name].build()
+    patterns = [pattern] if isinstance(pattern, str) else pattern
+    expected = oracle.jacobian(
+        model, x, output, keep=lambda key, p: any(fnmatchcase(key, pat) for pat in patterns)
+    )
+    assert_close(tt.jacobian(model, x, params=pattern, output=output).dense(), expected)
+
+
+# -------------------------------------------------------------------------------------------- fallbacks
+
+
+def test_slow_loop_is_announced() -> None:
+    """vmap has no rule for LSTM: the loop over samples is exact, and said."""
+    model, x, output = ZOO["lstm"].build()
+    with pytest.warns(tt.TangentWarning, match=r"(?i)cell.*(loop|slow|one by one|sample)"):
+        tt.jacobian(model, x, output=output)
+
+
+def test_parameters_without_influence_are_announced_and_zero() -> None:
+    model, x, output = ZOO["unused-layer"].build()
+    with pytest.warns(tt.TangentWarning, match="idle") as record:
+        J = tt.jacobian(model, x, output=output)
+    text = " ".join(str(w.message) for w in record)
+    assert "probe.weight" in text
+    assert "stem" not in text
+    for name in ("idle", "probe.weight", "probe.bias"):
+        assert not J.layers[name].dense().any()
+
+
+def test_models_that_return_the_same_tensor_they_keep() -> None:
+    """A model that stores its own activations keeps them as it made them."""
+
+    class Keeper(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = nn.Linear(3, 2).double()
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.last = self.lin(x)
+            return self.last
+
+    model, x = Keeper(), torch.randn(4, 3, dtype=torch.float64)
+    assert_close(tt.jacobian(model, x).dense(), oracle.jacobian(model, x))

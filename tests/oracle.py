@@ -1,0 +1,217 @@
+"""The float64 oracle: every quantity from a loop of `torch.autograd.grad` over samples and outputs.
+
+Nothing here knows torchtangent. A sample is run alone, one output entry is differentiated at a time, so
+the answer is right for every module that autograd can differentiate, and slow. Matrices are written from
+the textbook formulas of the likelihoods, not from square roots or cotangents.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Inputs = Tensor | tuple[Any, ...] | dict[str, Any]
+Output = Callable[[Any], Tensor] | None
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Trainable parameters in `named_parameters()` order, a tied one once, under its first name."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def take(inputs: Inputs, index: slice | Tensor) -> Inputs:
+    """The chosen samples of a tensor, a tuple or a dict of tensors."""
+    if isinstance(inputs, Tensor):
+        return inputs[index]
+    if isinstance(inputs, tuple):
+        return tuple(x[index] if isinstance(x, Tensor) else x for x in inputs)
+    return {key: x[index] if isinstance(x, Tensor) else x for key, x in inputs.items()}
+
+
+def count(inputs: Inputs) -> int:
+    """How many samples the inputs hold."""
+    if isinstance(inputs, Tensor):
+        return len(inputs)
+    values = inputs if isinstance(inputs, tuple) else inputs.values()
+    return next(len(x) for x in values if isinstance(x, Tensor))
+
+
+def forward(model: nn.Module, inputs: Inputs, output: Output = None) -> Tensor:
+    """The (N, C) or (N, T, C) tensor that the model gives for these inputs."""
+    if isinstance(inputs, Tensor):
+        y = model(inputs)
+    elif isinstance(inputs, tuple):
+        y = model(*inputs)
+    else:
+        y = model(**inputs)
+    return y if output is None else output(y)
+
+
+def _row(scalar: Tensor, parameters: list[nn.Parameter]) -> Tensor:
+    """∂ scalar / ∂ parameters, flattened and concatenated; zero where there is no path."""
+    if not scalar.requires_grad:
+        return torch.cat([torch.zeros_like(p).flatten() for p in parameters])
+    grads = torch.autograd.grad(scalar, parameters, retain_graph=True, allow_unused=True)
+    pieces = []
+    for p, g in zip(parameters, grads, strict=True):
+        g = torch.zeros_like(p) if g is None else g
+        pieces.append((g.to_dense() if g.is_sparse else g).flatten())
+    return torch.cat(pieces)
+
+
+def jacobian(
+    model: nn.Module,
+    inputs: Inputs,
+    output: Output = None,
+    *,
+    keep: Callable[[str, nn.Parameter], bool] = lambda name, p: True,
+) -> Tensor:
+    """J[n, ..., p] = ∂ f(x_n)[...] / ∂ θ_p: (N, C, P), or (N, T, C, P) for outputs (N, T, C)."""
+    parameters = [p for name, p in trainable(model).items() if keep(name, p)]
+    samples = []
+    with torch.enable_grad():
+        for n in range(count(inputs)):
+            f = forward(model, take(inputs, slice(n, n + 1)), output)[0]
+            rows = torch.stack([_row(entry, parameters) for entry in f.flatten()])
+            samples.append(rows.reshape(*f.shape, -1))
+    return torch.stack(samples).detach()
+
+
+def outputs(model: nn.Module, inputs: Inputs, output: Output = None) -> Tensor:
+    """f(x_n), each sample run alone."""
+    with torch.no_grad():
+        rows = [forward(model, take(inputs, slice(n, n + 1)), output) for n in range(count(inputs))]
+    return torch.cat(rows).detach()
+
+
+def information(f: Tensor, likelihood: str) -> Tensor:
+    """Λ = E_{y|f}[∇ log p ∇ log pᵀ] = −E[∇² log p] with respect to the outputs f, (..., C, C)."""
+    if likelihood == "categorical":
+        p = f.softmax(-1)
+        return torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
+    if likelihood == "bernoulli":
+        p = f.sigmoid()
+        return torch.diag_embed(p * (1 - p))
+    if likelihood == "gaussian":
+        return torch.eye(f.shape[-1], dtype=f.dtype).expand(*f.shape, f.shape[-1])
+    raise ValueError(likelihood)
+
+
+def score(f: Tensor, y: Tensor, likelihood: str) -> Tensor:
+    """∇_f log p(y | f), the shape of f. Classes are integers; the other targets have the shape of f."""
+    if likelihood == "categorical":
+        return torch.nn.functional.one_hot(y, f.shape[-1]).to(f) - f.softmax(-1)
+    if likelihood == "bernoulli":
+        return y - f.sigmoid()
+    if likelihood == "gaussian":
+        return y - f
+    raise ValueError(likelihood)
+
+
+def terms(f: Tensor, J: Tensor) -> tuple[Tensor, Tensor]:
+    """The same two with an explicit axis of likelihood terms: (N, T, C) and (N, T, C, P)."""
+    return (f.unsqueeze(1), J.unsqueeze(1)) if f.ndim == 2 else (f, J)
+
+
+def exact_fisher(f: Tensor, J: Tensor, likelihood: str = "categorical") -> Tensor:
+    """F = 1/N Σ_n Σ_t J[n,t]ᵀ Λ[n,t] J[n,t], (P, P)."""
+    f, J = terms(f, J)
+    return torch.einsum("ntcp,ntce,nteq->pq", J, information(f, likelihood), J) / len(f)
+
+
+def empirical_fisher(f: Tensor, J: Tensor, y: Tensor, likelihood: str = "categorical") -> Tensor:
+    """F = 1/N Σ_n g_n g_nᵀ with g_n the gradient of Σ_t log p(y[n,t] | x_n), (P, P)."""
+    u = score(f, y, likelihood)
+    f, J = terms(f, J)
+    g = torch.einsum("ntc,ntcp->np", u.reshape(f.shape), J)
+    return g.T @ g / len(g)
+
+
+def fisher(
+    model: nn.Module,
+    data: Iterable[tuple[Inputs, Tensor | None]],
+    likelihood: str = "categorical",
+    kind: str = "exact",
+    output: Output = None,
+) -> Tensor:
+    """The dense Fisher matrix of a list of batches: a mean over all samples of all batches."""
+    total, samples = torch.tensor(0.0), 0
+    for x, y in data:
+        f, J = outputs(model, x, output), jacobian(model, x, output)
+        F = exact_fisher(f, J, likelihood) if kind == "exact" else empirical_fisher(f, J, y, likelihood)
+        total, samples = total + len(f) * F, samples + len(f)
+    return total / samples
+
+
+def modules(model: nn.Module) -> dict[str, list[str]]:
+    """Module name → names of its own trainable parameters: one block each.
+
+    A parameter belongs to the first module that holds it, as in `named_parameters()`. One that another
+    module holds too (tied) is a block of its own, called by its full name.
+    """
+    owners: Counter[int] = Counter()
+    for module in model.modules():
+        owners.update(id(p) for _, p in module.named_parameters(recurse=False, remove_duplicate=False))
+    groups: dict[str, list[str]] = {}
+    for name, p in trainable(model).items():
+        tied = owners[id(p)] > 1
+        groups.setdefault(name if tied else name.rpartition(".")[0], []).append(name)
+    return groups
+
+
+def positions(model: nn.Module) -> dict[str, Tensor]:
+    """Parameter name → its indices among the P, in the parameter's shape."""
+    places, start = {}, 0
+    for name, p in trainable(model).items():
+        places[name] = torch.arange(start, start + p.numel()).reshape(p.shape)
+        start += p.numel()
+    return places
+
+
+def block_diagonal(F: Tensor, model: nn.Module) -> Tensor:
+    """F with everything between different modules set to zero."""
+    mask, places = torch.zeros_like(F, dtype=torch.bool), positions(model)
+    for names in modules(model).values():
+        index = torch.cat([places[name].flatten() for name in names])
+        mask[index[:, None], index] = True
+    return F * mask
+
+
+def quasi_diagonal(F: Tensor, model: nn.Module) -> Tensor:
+    """The diagonal of F and what couples each bias with the weights of its own output unit.
+
+    The rows of a weight are its output units, except in a transposed convolution, whose weight is
+    (in, out / groups, ...): there unit o = g · out/groups + j owns weight[in channels of g, j].
+    """
+    mask, places = torch.eye(len(F), dtype=torch.bool), positions(model)
+    for name, module in model.named_modules():
+        prefix = f"{name}." if name else ""
+        W, b = places.get(prefix + "weight"), places.get(prefix + "bias")
+        if W is None or b is None or modules(model).get(name) != [prefix + "weight", prefix + "bias"]:
+            continue
+        if isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d):
+            grouped = W.reshape(module.groups, W.shape[0] // module.groups, *W.shape[1:])
+            rows = grouped.transpose(1, 2).reshape(len(b), -1)
+        else:
+            rows = W.reshape(b.numel(), -1)
+        for unit, row in zip(b.flatten(), rows, strict=True):
+            mask[unit, row] = mask[row, unit] = True
+    return F * mask
+
+
+def relative_error(actual: Tensor, expected: Tensor) -> float:
+    """‖actual − expected‖ / ‖expected‖ in Frobenius norm; absolute where the expected is exactly zero."""
+    assert actual.shape == expected.shape, f"shape {tuple(actual.shape)} is not {tuple(expected.shape)}"
+    difference = (actual.detach().double() - expected.double()).norm().item()
+    size = expected.double().norm().item()
+    return difference / size if size > 0 else difference
+
+
+def assert_close(actual: Tensor, expected: Tensor, tolerance: float = 1e-10) -> None:
+    """Fail unless the relative Frobenius error is below the tolerance; NaN fails too."""
+    error = relative_error(actual, expected)
+    assert error <= tolerance, f"relative error {error:.2e} is above {tolerance:.0e}"
