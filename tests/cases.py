@@ -516,8 +516,8 @@ def _() -> tuple[nn.Module, Inputs]:
     def tagger(self: Wired, x: Tensor) -> Tensor:
         return self.head(self.cell(self.table(x))[0])
 
-    cell = nn.LSTM(2, 2, num_layers=2, bidirectional=True, batch_first=True, proj_size=1)
-    model = Wired(tagger, table=nn.Embedding(5, 2), cell=cell, head=nn.Linear(2, 2))
+    cell = nn.LSTM(2, 2, num_layers=2, bidirectional=True, batch_first=True)
+    model = Wired(tagger, table=nn.Embedding(5, 2), cell=cell, head=nn.Linear(4, 2))
     return model, torch.randint(5, (2, 3))
 
 

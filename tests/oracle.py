@@ -203,6 +203,110 @@ def quasi_diagonal(F: Tensor, model: nn.Module) -> Tensor:
     return F * mask
 
 
+def factors(model: nn.Module, inputs: Inputs, output: Output = None) -> dict[str, tuple[Tensor, Tensor]]:
+    """Of every Linear and Conv2d: its inputs a (N, S, I) and cotangents D (N, C, S, O), S all its locations.
+
+    The homogeneous 1 is the last entry of a where the layer has a bias; a is the patch for a convolution
+    (zero padding, one group). Several calls of a module follow each other along S; outputs (N, T, C) give
+    T·C cotangents.
+    """
+    layers = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear | nn.Conv2d)}
+    samples: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
+    for n in range(count(inputs)):
+        calls: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
+
+        handles = [layer.register_forward_hook(_recorder(calls[name])) for name, layer in layers.items()]
+        f = forward(model, take(inputs, slice(n, n + 1)), output).flatten()
+        for handle in handles:
+            handle.remove()
+        for name, layer in layers.items():
+            a = torch.cat([_locations(layer, x) for x, _ in calls[name]])
+            ys = [y for _, y in calls[name]]
+            rows = [torch.autograd.grad(entry, ys, retain_graph=True) for entry in f]
+            channels = -1 if isinstance(layer, nn.Linear) else 1
+            D = [torch.cat([d.movedim(channels, -1).flatten(0, -2) for d in row]) for row in rows]
+            samples[name].append((a, torch.stack(D)))
+    return {
+        name: (torch.stack([a for a, _ in pairs]), torch.stack([D for _, D in pairs]))
+        for name, pairs in samples.items()
+    }
+
+
+def _recorder(calls: list[tuple[Tensor, Tensor]]) -> Callable:
+    """A hook that notes input and output; what follows works on a copy and may write into it."""
+
+    def hook(module: nn.Module, args: tuple[Tensor, ...], y: Tensor) -> Tensor:
+        calls.append((args[0].detach(), y))
+        return y.clone()
+
+    return hook
+
+
+def _locations(layer: nn.Module, x: Tensor) -> Tensor:
+    """The inputs of a layer at its locations, (S, I), with the homogeneous 1."""
+    if isinstance(layer, nn.Linear):
+        a = x.flatten(0, -2)
+    else:
+        assert layer.groups == 1
+        assert layer.padding_mode == "zeros"
+        patches = nn.functional.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
+        a = patches.transpose(1, 2).flatten(0, 1)
+    return a if layer.bias is None else torch.cat([a, a.new_ones(len(a), 1)], 1)
+
+
+def cotangents(D: Tensor, f: Tensor, likelihood: str, y: Tensor | None = None) -> Tensor:
+    """The directions pulled back through D (N, C, S, O): columns of Λ^½ (exact) or the score (empirical)."""
+    if y is None:
+        values, vectors = torch.linalg.eigh(information(f, likelihood))
+        root = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
+    else:
+        root = score(f, y, likelihood).unsqueeze(-1)
+    if f.ndim == 2:
+        return torch.einsum("ncso,nck->nkso", D, root)
+    D = D.unflatten(1, f.shape[1:])
+    if y is None:
+        return torch.einsum("ntcso,ntck->ntkso", D, root).flatten(1, 2)
+    return torch.einsum("ntcso,ntck->nkso", D, root)
+
+
+def kfac_factors(a: Tensor, d: Tensor, sharing: str = "expand") -> tuple[Tensor, Tensor]:
+    """A and B of one layer from a (N, S, I) and the weighted cotangents d (N, K, S, O)."""
+    if sharing == "reduce":
+        a, d = a.mean(1, keepdim=True), d.sum(2, keepdim=True)
+    A = torch.einsum("nsi,nsj->ij", a, a) / (a.shape[0] * a.shape[1])
+    B = torch.einsum("nkso,nksq->oq", d, d) / len(d)
+    return A, B
+
+
+def layer_index(model: nn.Module, name: str) -> Tensor:
+    """Where the entries of [W b], row by row, are among the P parameters."""
+    places = positions(model)
+    prefix = f"{name}." if name else ""
+    W = places[prefix + "weight"].flatten(1)
+    b = places.get(prefix + "bias")
+    return (W if b is None else torch.cat([W, b[:, None]], 1)).flatten()
+
+
+def kfac(
+    model: nn.Module,
+    inputs: Inputs,
+    output: Output = None,
+    *,
+    likelihood: str = "categorical",
+    sharing: str = "expand",
+    y: Tensor | None = None,
+) -> Tensor:
+    """The dense (P, P) matrix of B ⊗ A, layer by layer, of a model made of Linear and Conv2d."""
+    f = outputs(model, inputs, output)
+    size = sum(p.numel() for p in trainable(model).values())
+    F = torch.zeros(size, size, dtype=f.dtype)
+    for name, (a, D) in factors(model, inputs, output).items():
+        A, B = kfac_factors(a, cotangents(D, f, likelihood, y), sharing)
+        index = layer_index(model, name)
+        F[index[:, None], index] = torch.kron(B, A)
+    return F
+
+
 def relative_error(actual: Tensor, expected: Tensor) -> float:
     """‖actual − expected‖ / ‖expected‖ in Frobenius norm; absolute where the expected is exactly zero."""
     assert actual.shape == expected.shape, f"shape {tuple(actual.shape)} is not {tuple(expected.shape)}"

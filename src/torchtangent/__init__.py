@@ -1,5 +1,43 @@
-"""torchtangent: linearized neural networks in PyTorch."""
+"""torchtangent: linearized neural networks in PyTorch.
 
+Everything is a contraction of one object, the Jacobian J of a network's outputs with respect to its parameters:
+
+    J = tt.jacobian(model, x)                                  # J @ v, J.T @ u, J.dense(), J.layers
+    F = tt.fisher(model, loader, tt.EKFAC)                     # F @ v, F.solve(v, damping=1e-3), F.trace(), …
+    H = tt.hessian(model, loader, torch.nn.functional.cross_entropy)
+"""
+
+from torchtangent.curvature import (
+    EKFAC,
+    KFAC,
+    BlockDiagonal,
+    Dense,
+    Diagonal,
+    Implicit,
+    LowRank,
+    QuasiDiagonal,
+    fisher,
+    hessian,
+)
 from torchtangent.jacobians import Jacobian, TangentWarning, jacobian
+from torchtangent.operators import Operator, load
 
-__all__ = ["Jacobian", "TangentWarning", "jacobian"]
+__version__ = "0.1.0"
+
+__all__ = [
+    "EKFAC",
+    "KFAC",
+    "BlockDiagonal",
+    "Dense",
+    "Diagonal",
+    "Implicit",
+    "Jacobian",
+    "LowRank",
+    "Operator",
+    "QuasiDiagonal",
+    "TangentWarning",
+    "fisher",
+    "hessian",
+    "jacobian",
+    "load",
+]

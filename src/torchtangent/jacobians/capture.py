@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter, defaultdict
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from torchtangent.jacobians import fallback
 from torchtangent.jacobians.call import run, undisturbed
-from torchtangent.jacobians.factors import LayerJacobian, merge, zero
+from torchtangent.jacobians.factors import LayerJacobian, Outer, Scale, merge, zero
 from torchtangent.jacobians.inputs import (
     Inputs,
     Output,
@@ -70,15 +70,20 @@ class Capture:
         self.twice_reverse = False  # no forward mode: J v by two reverse passes
         self.verified = 0  # samples of the largest batch that was checked
         self.bytes_per_sample = (0, 0)  # of a trace: fixed, and for each cotangent
+        self.output_shape = torch.Size()  # (C,) or (T, C), known once a batch was checked
         self._said: set[str] = set()
 
     def trace(self, x: Inputs) -> Trace:
         """Run the model on a batch and record it; the first batch is also checked."""
+        self.check(x)
+        return self.record(x)
+
+    def check(self, x: Inputs) -> None:
+        """Check the inputs and, on the first batch, the rules themselves (see verify.py)."""
         n = batch_size(x)
         check_devices(self.model, x)
         if self.verified < min(2, n):
             verify(self, x)
-        return self.record(x)
 
     def record(self, x: Inputs) -> Trace:
         """Run the model on a batch with hooks on every layer that has a rule."""
@@ -147,7 +152,7 @@ class Trace:
         params = self.capture.params
         pieces: dict[str, list[LayerJacobian]] = defaultdict(list)
         rest = set(self.uncovered)
-        for use, d in zip(self.uses, self._backward(cotangents), strict=True):
+        for i, (use, d) in enumerate(zip(self.uses, self._backward(cotangents), strict=True)):
             if rest.issuperset(use.names.values()):
                 continue
             try:
@@ -156,7 +161,8 @@ class Trace:
                 rest.update(use.names.values())
                 continue
             for attribute, name in use.names.items():
-                pieces[name].append(factors[attribute])
+                factor = factors[attribute]
+                pieces[name].append(replace(factor, origin=(i,)) if isinstance(factor, Outer | Scale) else factor)
         self.uncovered = rest
         found: dict[str, LayerJacobian] = {}
         if rest:

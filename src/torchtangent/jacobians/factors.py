@@ -11,9 +11,8 @@ Fisher matrix or of the kernel is a contraction of these pairs; forming J is the
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -74,6 +73,7 @@ class Outer(LayerJacobian):
     d: Float[Tensor, "N G C S O"]
     shape: torch.Size
     order: tuple[int, ...]  # the axes of one group's weight in matrix order: first O, then those of I
+    origin: tuple[int, ...] = ()  # the recorded uses behind d; a bias with the same ones shares its cotangents
 
     @property
     def a(self) -> Float[Tensor, "N G S I"]:
@@ -120,7 +120,7 @@ class Outer(LayerJacobian):
         multiplications an entry and nothing to write. With one location that is (Σ_c d²)ᵀ a².
         """
         _, G, C, S, O = self.d.shape
-        I = math.prod(self.shape) // (G * O)
+        I = self.source.shape[3] if self.locate is _here else self.shape.numel() // (G * O)
         total = self.d.new_zeros(G, O, I)
         if S * (S + 1) // 2 <= C * (S + _WRITE_COST):
             s, t = torch.triu_indices(S, S, device=self.d.device)
@@ -136,10 +136,14 @@ class Outer(LayerJacobian):
         return total
 
     def magnitude(self) -> LayerJacobian:
-        return _located(self.a.abs(), self.d.abs(), self.shape, self.order)
+        return self.at(self.a.abs(), self.d.abs())
 
     def regroup(self, n: int) -> LayerJacobian:
-        return _located(_fold(self.a, n, 2), _fold(self.d, n, 3), self.shape, self.order)
+        return self.at(_fold(self.a, n, 2), _fold(self.d, n, 3))
+
+    def at(self, a: Float[Tensor, "N G S I"], d: Float[Tensor, "N G C S O"]) -> Outer:
+        """The same weight with other factors, already located."""
+        return replace(self, source=a, locate=_here, d=d)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +153,7 @@ class Scale(LayerJacobian):
     x: Float[Tensor, "N S K"] | None
     d: Float[Tensor, "N C S K"]
     shape: torch.Size
+    origin: tuple[int, ...] = ()
 
     @property
     def outputs(self) -> int:
@@ -246,33 +251,37 @@ class Dense(LayerJacobian):
         return replace(self, d=self.d.unflatten(0, (n, k)).sum(1))
 
 
-def outer(a: Tensor, d: Tensor, shape: torch.Size) -> Outer:
-    """An `Outer` whose locations are already formed: a (N, S, I), d (N, C, S, O), weight (O, I)."""
-    return _located(a.unsqueeze(1), d.unsqueeze(1), shape, tuple(range(len(shape))))
+def outer(a: Float[Tensor, "N S I"], d: Float[Tensor, "N C S O"], shape: torch.Size) -> Outer:
+    """An `Outer` with one group whose locations are already formed."""
+    return Outer(a.unsqueeze(1), _here, d.unsqueeze(1), shape, tuple(range(len(shape))))
 
 
 def zero(n: int, c: int, like: Tensor) -> Scale:
     """The Jacobian of a parameter that took no part in the output: a sum over no locations."""
-    return Scale(None, like.new_zeros(n, c, 0, like.numel(), requires_grad=False), like.shape)
+    return Scale(None, like.new_zeros(n, c, 0, like.numel()), like.shape)
 
 
-def merge(uses: list[LayerJacobian]) -> LayerJacobian:
+def merge(uses: Sequence[LayerJacobian]) -> LayerJacobian:
     """The Jacobian of a parameter used several times: locations side by side where the uses are alike."""
-    first = uses[0]
     if len(uses) == 1:
-        return first
-    if all(isinstance(u, Outer) and u.order == first.order and u.groups == first.groups for u in uses):  # type: ignore[attr-defined]
-        a = torch.cat([u.a for u in uses], 2)  # type: ignore[attr-defined]
-        return _located(a, torch.cat([u.d for u in uses], 3), first.shape, first.order)  # type: ignore[attr-defined]
-    if all(isinstance(u, Lookup) for u in uses):
-        return Lookup(torch.cat([u.index for u in uses], 1), torch.cat([u.d for u in uses], 2), first.shape)  # type: ignore[attr-defined]
-    if all(isinstance(u, Scale) for u in uses):
-        return Scale(None, torch.stack([u.form() for u in uses], 2), first.shape)  # type: ignore[attr-defined]
-    return Dense(torch.stack([u.dense() for u in uses]).sum(0), first.shape)
+        return uses[0]
+    outers = [u for u in uses if isinstance(u, Outer)]
+    lookups = [u for u in uses if isinstance(u, Lookup)]
+    biases = [u for u in uses if isinstance(u, Scale) and u.x is None]
+    if len(outers) == len(uses) and len({(u.order, u.groups) for u in outers}) == 1:
+        together = outers[0].at(torch.cat([u.a for u in outers], 2), torch.cat([u.d for u in outers], 3))
+        return replace(together, origin=sum((u.origin for u in outers), ()))
+    if len(lookups) == len(uses):
+        index = torch.cat([u.index for u in lookups], 1)
+        return replace(lookups[0], index=index, d=torch.cat([u.d for u in lookups], 2))
+    if len(biases) == len(uses):
+        origin = sum((u.origin for u in biases), ())
+        return replace(biases[0], d=torch.cat([u.d for u in biases], 2), origin=origin)
+    return Dense(torch.stack([u.dense() for u in uses]).sum(0), uses[0].shape)
 
 
-def _located(a: Tensor, d: Tensor, shape: torch.Size, order: tuple[int, ...]) -> Outer:
-    return Outer(a, lambda a: a, d, shape, order)
+def _here(a: Tensor) -> Tensor:
+    return a
 
 
 def _fold(t: Tensor, n: int, axis: int) -> Tensor:

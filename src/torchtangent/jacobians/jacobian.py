@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.inputs import Inputs, Output, batch_size, split, take
+from torchtangent.jacobians.inputs import Inputs, Output, batch_size, split
 from torchtangent.jacobians.products import pull, push
 from torchtangent.jacobians.select import Params
 from torchtangent.operators.space import Space, Vector
@@ -34,9 +34,8 @@ def jacobian(model: nn.Module, x: Inputs, *, params: Params = None, output: Outp
     True
     """
     capture = Capture(model, params, output)
-    few = take(x, slice(0, min(2, batch_size(x))))
-    shape = capture.trace(few).outputs.shape[1:]
-    return Jacobian(capture, x, (batch_size(x), *shape))
+    capture.check(x)
+    return Jacobian(capture, x, (batch_size(x), *capture.output_shape))
 
 
 class Jacobian:
@@ -87,7 +86,7 @@ class Jacobian:
         columns = []
         for column in flat.unbind(1):
             tangent = self.space.split(column.contiguous())
-            columns.append(torch.cat([push(self._capture, x, tangent) for _, x in self._pieces()]))
+            columns.append(torch.cat([push(self._capture, x, tangent)[1] for _, x in self._pieces()]))
         matrix = isinstance(v, Tensor) and v.dim() == 2
         return torch.stack(columns, -1) if matrix else columns[0]
 

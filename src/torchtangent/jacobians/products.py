@@ -11,14 +11,8 @@ from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Inputs, batch_size, pick
 
 
-def outputs(capture: Capture, x: Inputs) -> Float[Tensor, "N *out"]:
-    """f(x), without a graph."""
-    with undisturbed(), torch.no_grad():
-        return pick(run(capture.model, x), capture.output, batch_size(x))
-
-
-def push(capture: Capture, x: Inputs, v: dict[str, Tensor]) -> Float[Tensor, "N *out"]:
-    """J v: forward mode, or twice reverse where a layer has no forward mode."""
+def push(capture: Capture, x: Inputs, v: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """f(x) and J v, both (N, *out): forward mode, or twice reverse where a layer has no forward mode."""
     n = batch_size(x)
     if not capture.twice_reverse:
         values = {name: p.detach() for name, p in capture.params.items()}
@@ -28,7 +22,7 @@ def push(capture: Capture, x: Inputs, v: dict[str, Tensor]) -> Float[Tensor, "N 
 
         try:
             with undisturbed(), torch.no_grad():
-                return torch.func.jvp(f, (values,), (v,))[1]
+                return torch.func.jvp(f, (values,), (v,))
         except (NotImplementedError, RuntimeError) as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
@@ -45,7 +39,7 @@ def push(capture: Capture, x: Inputs, v: dict[str, Tensor]) -> Float[Tensor, "N 
         grads = torch.autograd.grad(f0, params, u, create_graph=True, allow_unused=True)
         pairs = [(g, t) for g, t in zip(grads, v.values(), strict=True) if g is not None]
         found = torch.autograd.grad([g for g, _ in pairs], u, [t for _, t in pairs], allow_unused=True)[0]
-    return torch.zeros_like(f0).detach() if found is None else found.detach()
+    return f0.detach(), torch.zeros_like(f0).detach() if found is None else found.detach()
 
 
 def pull(capture: Capture, x: Inputs, u: Float[Tensor, "N *out"]) -> dict[str, Tensor]:

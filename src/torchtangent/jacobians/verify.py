@@ -44,6 +44,7 @@ def verify(capture: Capture, x: Inputs) -> None:
                 "The model may be random, or its samples may influence each other."
             )
     capture.verified = n
+    capture.output_shape = trace.outputs.shape[1:]
     capture.bytes_per_sample = _measure(capture, trace, n)
 
 

@@ -27,6 +27,9 @@ from torchtangent.operators.spectrum import Eigh, Factorization, Spectrum
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
 
+Number = float | int | Tensor
+"""A damping or a factor; a tensor must hold a single number."""
+
 Self = TypeVar("Self", bound="Operator")
 
 CHUNK = 256
@@ -46,6 +49,7 @@ class Operator(ABC):
             are understood too.
 
     Example:
+        >>> import torch
         >>> from torchtangent.operators import DiagonalOperator
         >>> M = DiagonalOperator(torch.tensor([1.0, 3.0]))
         >>> M @ torch.ones(2), M.solve(torch.ones(2), damping=1.0)
@@ -97,14 +101,14 @@ class Operator(ABC):
         V, restore = self._columns(v)
         return restore(self._matmat(V))
 
-    def solve(self, v: Vector, damping: float = 0.0) -> Any:
+    def solve(self, v: Vector, damping: Number = 0.0) -> Any:
         """(M + damping·I)⁻¹ v, in the format of v.
 
         Eigendecompositions are kept, so further solves with any damping are cheap for operators that
         use them; `inverse(damping)` keeps the factorization of the others.
         """
         V, restore = self._columns(v)
-        return restore(self._factorize(_checked(damping)).solve(V))
+        return restore(self._factorize(checked_damping(damping)).solve(V))
 
     def quad(self, v: Vector) -> Tensor:
         """vᵀ M v, a scalar; for columns (P, K) one value each, (K,)."""
@@ -131,9 +135,9 @@ class Operator(ABC):
         """The Frobenius norm ‖M‖ = (tr M²)^½, exact."""
         return self._power_trace(2).clamp(min=0).sqrt()
 
-    def logdet(self, damping: float = 0.0) -> Float[Tensor, ""]:
+    def logdet(self, damping: Number = 0.0) -> Float[Tensor, ""]:
         """log det(M + damping·I); an error that says so if that is not positive definite."""
-        return self._factorize(_checked(damping)).logdet()
+        return self._factorize(checked_damping(damping)).logdet()
 
     def eigh(self, k: int | None = None, *, seed: int = 0) -> Eigh:
         """Eigenvalues, descending, and their eigenvectors as a basis.
@@ -181,7 +185,7 @@ class Operator(ABC):
             raise ValueError("Cannot add operators on different spaces: names or shapes differ.")
         return added(self, other).on(self.space or other.space)
 
-    def __mul__(self, factor: float) -> Operator:
+    def __mul__(self, factor: Number) -> Operator:
         """factor · M, in the same structure where possible."""
         from torchtangent.operators.algebra import scaled
 
@@ -197,17 +201,17 @@ class Operator(ABC):
     def __sub__(self, other: Operator) -> Operator:
         return self + (-1.0) * other
 
-    def damped(self, damping: float) -> Operator:
+    def damped(self, damping: Number) -> Operator:
         """M + damping·I."""
         from torchtangent.operators.algebra import shifted
 
         return shifted(self, float(damping)).on(self.space)
 
-    def inverse(self, damping: float = 0.0) -> Operator:
+    def inverse(self, damping: Number = 0.0) -> Operator:
         """(M + damping·I)⁻¹ as an operator, which keeps its factorization."""
         from torchtangent.operators.algebra import inverted
 
-        return inverted(self, _checked(damping)).on(self.space)
+        return inverted(self, checked_damping(damping)).on(self.space)
 
     def on(self: Self, space: Space | None) -> Self:
         """The same operator, which also accepts and returns dict and list vectors of this space."""
@@ -296,7 +300,7 @@ def unit_columns(operator: Operator) -> Iterator[tuple[slice, Float[Tensor, "P K
         yield slice(start, stop), operator._matmat(E)
 
 
-def _checked(damping: float) -> float:
+def checked_damping(damping: Number) -> float:
     """The damping as a number that is not negative."""
     if not float(damping) >= 0:
         raise ValueError(f"damping must be a number >= 0, got {damping}.")

@@ -91,6 +91,7 @@ class Columns(Basis):
     """The orthonormal columns of a matrix (P, R).
 
     Example:
+        >>> import torch
         >>> Columns(torch.tensor([[0.6], [0.8]])).project(torch.tensor([[5.0], [0.0]]))
         tensor([[3.]])
     """
@@ -100,7 +101,7 @@ class Columns(Basis):
     def __post_init__(self) -> None:
         if self.matrix.ndim != 2 or self.matrix.shape[1] > self.matrix.shape[0]:
             raise ValueError(f"A basis needs a (P, R) matrix with R <= P, got {tuple(self.matrix.shape)}.")
-        self._describe(*self.matrix.shape, like=self.matrix)
+        self._describe(self.matrix.shape[0], self.matrix.shape[1], like=self.matrix)
 
     def lift(self, C: Float[Tensor, "R K"]) -> Float[Tensor, "P K"]:
         return self.matrix @ C
@@ -118,6 +119,7 @@ class KroneckerBasis(Basis):
     """Q_L ⊗ Q_R on row-major vec of (rows, cols) matrices.
 
     Example:
+        >>> import torch
         >>> KroneckerBasis(Identity(2), Columns(torch.tensor([[0.6], [0.8]]))).dense()
         tensor([[0.6000, 0.0000],
                 [0.8000, 0.0000],
@@ -184,6 +186,7 @@ class BlockBasis(Basis):
         return self._scatter(C, lambda basis: basis.lift)
 
     def project(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "R K"]:
+        V = V.contiguous()
         return torch.cat([basis.project(place.gather(V)) for place, basis in self.blocks])
 
     def lift_squared(self, C: Float[Tensor, "R K"]) -> Float[Tensor, "P K"]:

@@ -38,9 +38,9 @@ class SolveReport:
         """Warn if the solution is not as accurate as asked for."""
         if not self.converged:
             warnings.warn(
-                f"Conjugate gradients on {name} stopped after {self.iterations} iterations at a relative residual "
-                f"of {float(self.residuals.max()):.2e} (asked for {self.rtol:.1e}). Raise damping or max_iter, or "
-                "give a preconditioner.",
+                f"Conjugate gradients on {name} stopped after {self.iterations} iterations at a relative "
+                f"residual of {float(self.residuals.max()):.2e} (asked for {self.rtol:.1e}). Raise damping "
+                "or max_iter, or give a preconditioner.",
                 ConvergenceWarning,
                 stacklevel=4,
             )
@@ -97,9 +97,9 @@ def top_eigenpairs(
 
     The subspace grows by the residuals of the wanted Ritz pairs, which spans a block Krylov space;
     when it is full, it shrinks to the best 2k Ritz vectors. A pair has converged when
-    ‖M q − θ q‖ ≤ √eps · max |θ|, so that the eigenvalue's error is of the order of eps.
+    ‖M q − θ q‖ ≤ eps^⅔ · max |θ|; the error of its eigenvalue is then below eps.
     """
-    tolerance = torch.finfo(dtype).eps ** 0.5
+    tolerance = torch.finfo(dtype).eps ** (2 / 3)
     room = min(size, max(6 * k, 3 * k + 20))
     start = torch.randn(size, k, generator=generator, dtype=torch.float64).to(dtype=dtype, device=device)
     U = torch.linalg.qr(start).Q
@@ -118,8 +118,8 @@ def top_eigenpairs(
         U, MU = torch.cat([U, fresh], dim=1), torch.cat([MU, matmat(fresh)], dim=1)
     else:
         warnings.warn(
-            f"{int(unconverged.sum())} of the {k} leading eigenpairs did not converge in {max_iter} iterations: the "
-            f"largest relative residual is {float(norms.max() / theta.abs().max()):.2e}.",
+            f"{int(unconverged.sum())} of the {k} leading eigenpairs did not converge in {max_iter} "
+            f"iterations: the largest relative residual is {float(norms.max() / theta.abs().max()):.2e}.",
             ConvergenceWarning,
             stacklevel=3,
         )
@@ -127,8 +127,8 @@ def top_eigenpairs(
 
 
 def _orthonormal(block: Tensor, against: Tensor) -> Tensor:
-    """An orthonormal basis of the block, orthogonal to `against`: projected twice, which is enough."""
-    for _ in range(2):
+    """An orthonormal basis of the block, orthogonal to `against`; repeated for what rounding leaves."""
+    for _ in range(3):
         block = block - against @ (against.T @ block)
         block = torch.linalg.qr(block).Q
     return block

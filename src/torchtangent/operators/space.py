@@ -28,6 +28,7 @@ class Space:
     """Names and shapes of the parameters, in the order in which they are concatenated.
 
     Example:
+        >>> import torch
         >>> space = Space.of({"weight": torch.zeros(2, 3), "bias": torch.zeros(2)})
         >>> space.size, space.offsets
         (8, {'weight': 0, 'bias': 6})
@@ -89,7 +90,8 @@ class Space:
         unknown = [name for name in v if name not in self.offsets]
         if missing or unknown:
             raise ValueError(
-                f"The keys of a dict vector must be the parameter names: missing {missing}, unknown {unknown}."
+                f"The keys of a dict vector must be the parameters' names: missing {missing}, "
+                f"unknown {unknown}."
             )
 
     def _concatenate(self, tensors: Sequence[Tensor]) -> Float[Tensor, "P 1"]:
@@ -150,6 +152,7 @@ class Place:
     Example:
         The block [W b] of a layer with W (2, 3) at offset 0 and b (2,) at offset 6:
 
+        >>> import torch
         >>> place = Place((Segment(0, (2, 3), (0, 1)), Segment(6, (2, 1), (0, 1))))
         >>> place.gather(torch.arange(8)[:, None]).view(place.rows, place.cols)
         tensor([[0, 1, 2, 6],
@@ -184,15 +187,16 @@ class Place:
         return self.rows * self.cols
 
     def gather(self, V: Tensor) -> Tensor:
-        """The block's entries (rows·cols, K) of V (P, K), row-major: a view where the layout allows it."""
-        V = V.contiguous()
+        """The block's entries (rows·cols, K) of a contiguous V (P, K), row-major: a view where possible."""
         pieces = [segment.view(V).reshape(self.rows, segment.cols, V.shape[1]) for segment in self.segments]
         block = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
         return block.reshape(self.size, V.shape[1])
 
     def scatter(self, block: Tensor, out: Tensor) -> None:
         """Write (not add) the block's entries (rows·cols, K) into the contiguous `out` (P, K)."""
-        pieces = block.reshape(self.rows, self.cols, out.shape[1]).split([s.cols for s in self.segments], dim=1)
+        pieces = block.reshape(self.rows, self.cols, out.shape[1]).split(
+            [s.cols for s in self.segments], dim=1
+        )
         for segment, piece in zip(self.segments, pieces, strict=True):
             target = segment.view(out)
             target.copy_(piece.reshape(target.shape))

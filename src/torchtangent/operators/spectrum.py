@@ -132,8 +132,8 @@ class Spectrum:
             return self
         if self.basis.size > EXACT_LIMIT:
             raise ValueError(
-                f"{self.missing} of the {self.basis.size} eigenvalues are all equal to {self.rest:.3g}, and their "
-                f"eigenvectors would have to be formed (sizes up to {EXACT_LIMIT} are). Ask the operator "
+                f"{self.missing} of the {self.basis.size} eigenvalues are all equal to {self.rest:.3g}, and "
+                f"their eigenvectors are formed only up to a size of {EXACT_LIMIT}. Ask the operator "
                 "before the shift or inverse for its eigenvectors: they are the same."
             )
         Q = self.basis.dense()
@@ -142,10 +142,15 @@ class Spectrum:
         return Spectrum(values, Columns(torch.cat([Q, complement], dim=1)))
 
     def leading(self, k: int | None) -> Eigh:
-        """The k largest eigenvalues (all that are not zero by structure if None), descending."""
+        """The k largest eigenvalues (all if None), descending, without the zeros of the complement."""
         full = self.completed()
-        k = full.basis.rank if k is None else min(k, full.basis.rank)
-        values, index = full.values.topk(k)
+        values, index = full.values.sort(descending=True)
+        if k is not None:
+            above = int((values >= 0).sum()) if full.missing else len(values)
+            # The zeros of the complement come after those above them and before the negative ones.
+            below = max(0, k - above - full.missing)
+            values = torch.cat([values[: min(k, above)], values[above : above + below]])
+            index = torch.cat([index[: min(k, above)], index[above : above + below]])
         return Eigh(values, pick(full.basis, index))
 
 

@@ -1,0 +1,148 @@
+"""What is pulled back from the output: the one place where exact, sampled and empirical Fisher differ.
+
+Every Fisher matrix is F = (1/N) Σ_n Σ_m (J_nᵀ u_mn)(J_nᵀ u_mn)ᵀ. The cotangents u are
+
+- exact: the columns of a root of Λ, the Fisher matrix of the likelihood with respect to the outputs, Σ_m u uᵀ = Λ;
+- sampled: gradients of −log p(y|f) at labels y drawn from the model, E[u uᵀ] = Λ;
+- empirical: the gradient of −log p(y|f) at the label in the data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+LIKELIHOODS = ("categorical", "bernoulli", "gaussian")
+KINDS = ("exact", "sampled", "empirical")
+
+
+def check_choice(what: str, value: str, valid: tuple[str, ...]) -> None:
+    """Closed choices are strings, checked, with the valid ones named."""
+    if value not in valid:
+        raise ValueError(f"{what}={value!r} is not known. Choose one of {', '.join(map(repr, valid))}.")
+
+
+@dataclass(frozen=True)
+class Cotangents:
+    """Which cotangents: a likelihood and how the expectation over y is taken.
+
+    Args:
+        likelihood: "categorical" or "bernoulli" (f are logits), or "gaussian" (f are means, unit variance).
+        kind: "exact", "sampled" or "empirical".
+        samples: Draws of y for each sample, for `kind="sampled"`.
+        seed: Of the draws. Their stream does not depend on the batch size.
+    """
+
+    likelihood: str
+    kind: str
+    samples: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("likelihood", self.likelihood, LIKELIHOODS)
+        check_choice("kind", self.kind, KINDS)
+        if self.samples < 1:
+            raise ValueError(f"samples={self.samples}: at least one draw is needed.")
+
+    def count(self, outputs: torch.Size) -> int:
+        """M, for outputs of shape (C,) or (T, C)."""
+        if self.kind != "exact":
+            return self.samples if self.kind == "sampled" else 1
+        return outputs.numel() - (outputs[:-1].numel() if self.likelihood == "categorical" else 0)
+
+    def start(self) -> Callable[[Tensor, Tensor | None], Float[Tensor, "M N *out"]]:
+        """A sweep: the function (outputs, targets) → u for one batch after the other."""
+        return partial(self._pull, torch.Generator().manual_seed(self.seed))
+
+    def _pull(
+        self, generator: torch.Generator, f: Float[Tensor, "N *out"], targets: Tensor | None
+    ) -> Float[Tensor, "M N *out"]:
+        if self.likelihood == "categorical" and f.shape[-1] < 2:
+            raise ValueError(
+                "likelihood='categorical' needs at least two outputs (one class is certain, its Fisher is zero). "
+                "For one logit use likelihood='bernoulli'."
+            )
+        if self.kind == "exact":
+            root = _root(f, self.likelihood)
+            return root if f.dim() == 2 else _one_term_at_a_time(root)
+        if self.kind == "sampled":
+            y = _draw(f, self.likelihood, self.samples, generator)
+            return _residual(f, y, self.likelihood) / math.sqrt(self.samples)
+        if targets is None:
+            raise ValueError("kind='empirical' needs the targets: pass data that yields (inputs, targets).")
+        return _residual(f, _as_expected(f, targets, self.likelihood), self.likelihood).unsqueeze(0)
+
+
+def _root(f: Float[Tensor, "*lead C"], likelihood: str) -> Float[Tensor, "M *lead C"]:
+    """Columns u_m with Σ_m u_m u_mᵀ = Λ(f), for each term."""
+    if likelihood == "categorical":
+        return _categorical_root(torch.softmax(f, -1))
+    scale = torch.ones_like(f)
+    if likelihood == "bernoulli":
+        p = torch.sigmoid(f)
+        scale = (p * torch.sigmoid(-f)).sqrt()
+    return torch.diag_embed(scale).movedim(-1, 0)
+
+
+def _categorical_root(p: Float[Tensor, "*lead C"]) -> Float[Tensor, "M *lead C"]:
+    """The Cholesky factor of diag(p) − ppᵀ, which has rank C − 1 and a closed form (Tanabe and Sagae, 1992).
+
+    With tails q_j = Σ_{k≥j} p_k, column j is √(p_j q_{j+1} / q_j) at j and −p_i √(p_j / (q_j q_{j+1})) at i > j.
+    """
+    C = p.shape[-1]
+    q = p.flip(-1).cumsum(-1).flip(-1)
+    here, q_here, q_next = p[..., :-1], q[..., :-1], q[..., 1:]
+    ratio = torch.where(q_next > 0, here / (q_here * q_next), torch.zeros_like(here)).sqrt()
+    ratio = torch.nan_to_num(ratio, nan=0.0, posinf=0.0)
+    below = torch.ones(C, C - 1, dtype=p.dtype, device=p.device).tril(-1)
+    L = -p.unsqueeze(-1) * ratio.unsqueeze(-2) * below
+    L.diagonal(dim1=-2, dim2=-1).copy_(ratio * q_next)
+    return L.movedim(-1, 0).contiguous()
+
+
+def _one_term_at_a_time(root: Float[Tensor, "M N T C"]) -> Float[Tensor, "MT N T C"]:
+    """T terms are independent: each has its own cotangents, zero at the other terms."""
+    T = root.shape[2]
+    terms = torch.eye(T, dtype=root.dtype, device=root.device)
+    return torch.einsum("mntc,ts->msntc", root, terms).flatten(0, 1)
+
+
+def _draw(f: Tensor, likelihood: str, samples: int, generator: torch.Generator | None) -> Tensor:
+    """`samples` labels from the model's own distribution, by inverting its distribution function."""
+    terms = f.shape[1:-1] if likelihood == "categorical" else f.shape[1:]
+    uniform = torch.rand(len(f), samples, *terms, generator=generator, dtype=torch.float64)
+    uniform = uniform.movedim(1, 0).to(f.device)
+    if likelihood == "gaussian":
+        return f + (math.sqrt(2) * torch.erfinv(2 * uniform - 1)).to(f)
+    if likelihood == "bernoulli":
+        return (uniform < torch.sigmoid(f.double())).to(f)
+    below = torch.softmax(f.double(), -1).cumsum(-1)
+    return (uniform.unsqueeze(-1) > below).sum(-1).clamp(max=f.shape[-1] - 1)
+
+
+def _residual(f: Tensor, y: Tensor, likelihood: str) -> Tensor:
+    """The gradient of −log p(y|f) with respect to f: mean minus label."""
+    if likelihood == "categorical":
+        return torch.softmax(f, -1) - torch.nn.functional.one_hot(y, f.shape[-1]).to(f)
+    return (torch.sigmoid(f) if likelihood == "bernoulli" else f) - y
+
+
+def _as_expected(f: Tensor, targets: Tensor, likelihood: str) -> Tensor:
+    """Targets in the shape that the likelihood wants, or an error that says which."""
+    wanted = f.shape[:-1] if likelihood == "categorical" else f.shape
+    y = targets.to(f.device)
+    if likelihood != "categorical" and y.dim() == f.dim() - 1 and f.shape[-1] == 1:
+        y = y.unsqueeze(-1)
+    if y.shape != wanted or (likelihood == "categorical" and y.is_floating_point()):
+        kind = "class indices" if likelihood == "categorical" else "values"
+        raise ValueError(
+            f"likelihood={likelihood!r} needs targets of shape {tuple(wanted)} ({kind}), "
+            f"got {tuple(y.shape)} of {y.dtype}."
+        )
+    return y.long() if likelihood == "categorical" else y.to(f)

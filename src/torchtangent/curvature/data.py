@@ -1,0 +1,73 @@
+"""Batches of (inputs, targets), checked to be there and, where they are read again, to repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtangent.jacobians.inputs import Inputs, leaves, split, take
+
+Batch = tuple[Inputs, Any]
+
+
+class Batches:
+    """A loader (any iterable of (inputs, targets)) or a single batch, given as a tuple (inputs, targets).
+
+    The first sweep remembers a fingerprint of each batch; a later one that differs is an error, because what is
+    computed in several sweeps is only right if every sweep sees the same samples in the same order.
+    """
+
+    def __init__(self, data: Any) -> None:
+        self._data: Iterable[Any] = [data] if isinstance(data, Tensor | Mapping | tuple) else data
+        self._seen: list[tuple[Any, ...]] | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        prints: list[tuple[Any, ...]] = []
+        for batch in self._data:
+            x, y = _split(batch)
+            prints.append(_fingerprint(x))
+            if self._seen is not None and prints != self._seen[: len(prints)]:
+                raise ValueError(_NOT_REPEATED.format(f"batch {len(prints) - 1} differs"))
+            yield x, y
+        if self._seen is not None and len(prints) < len(self._seen):
+            raise ValueError(_NOT_REPEATED.format(f"{len(prints)} batches after {len(self._seen)}"))
+        if not prints:
+            raise ValueError("The data is empty: the loader yields no batch.")
+        self._seen = prints
+
+    def pieces(self, size: Callable[[Inputs], int]) -> Iterator[Batch]:
+        """The batches, each in pieces of at most `size(inputs)` samples: the one loop over data."""
+        for x, y in self:
+            for index, part in split(x, size(x)):
+                yield part, None if y is None else take(y, index)
+
+
+_NOT_REPEATED = (
+    "The data does not repeat ({}), but this computation reads it more than once. "
+    "Pass a list of batches, or a loader with shuffle=False and no random augmentation (not a generator)."
+)
+
+
+def _split(batch: Any) -> Batch:
+    if isinstance(batch, Tensor | Mapping):
+        return batch, None
+    if isinstance(batch, tuple | list) and len(batch) == 2:
+        return batch[0], batch[1]
+    raise ValueError(
+        f"A batch should be (inputs, targets), got a {type(batch).__name__}"
+        + (f" of length {len(batch)}" if isinstance(batch, tuple | list) else "")
+        + ". Several positional inputs go into a tuple: ((x1, x2), targets)."
+    )
+
+
+def _fingerprint(x: Inputs) -> tuple[Any, ...]:
+    """Shapes, and two sums that change when values or their order change."""
+    prints: list[Any] = []
+    for leaf in leaves(x):
+        flat = leaf.detach().reshape(-1).double()
+        ramp = torch.linspace(1, 2, len(flat), dtype=torch.float64, device=flat.device)
+        prints += [tuple(leaf.shape), float(flat.sum()), float(flat @ ramp)]
+    return tuple(prints)

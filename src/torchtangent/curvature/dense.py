@@ -1,0 +1,40 @@
+"""The whole Fisher matrix, or one dense block of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchtangent.curvature.moments import add_gram
+from torchtangent.curvature.representation import Accumulator, Blocks, Layers, Representation, in_a_row
+from torchtangent.operators import DenseOperator, Space
+
+
+@dataclass(frozen=True)
+class Dense(Representation):
+    """F = (1/N) Σ Jᵀ Λ J as a P × P matrix."""
+
+    def start(self, space: Space, names: Sequence[str]) -> Accumulator:
+        return DenseSum(space, names)
+
+
+class DenseSum(Accumulator):
+    """Σ JᵀJ over some parameters."""
+
+    def __init__(self, space: Space, names: Sequence[str]) -> None:
+        self.names, self.place = names, in_a_row(space, names)
+        self.total: Tensor | None = None
+
+    def update(self, layers: Layers) -> None:
+        J = torch.cat([layers[name].dense().flatten(2) for name in self.names], 2).flatten(0, 1)
+        if self.total is None:
+            self.total = J.new_zeros(J.shape[1], J.shape[1])
+        add_gram(self.total, J)
+
+    def finish(self, n: int) -> Blocks:
+        assert self.total is not None
+        lower = self.total.tril_().div_(n)
+        return [(self.place, DenseOperator(lower + lower.tril(-1).T))]

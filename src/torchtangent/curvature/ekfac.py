@@ -1,0 +1,73 @@
+"""EKFAC: the eigenbasis of KFAC with the true second moments in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from torchtangent.curvature.cotangents import check_choice
+from torchtangent.curvature.diagonal import Diagonal
+from torchtangent.curvature.kfac import KroneckerSum
+from torchtangent.curvature.representation import Accumulator, Blocks, Choice, Layers, Representation
+from torchtangent.operators import Basis, EigenOperator, Space
+
+
+@dataclass(frozen=True)
+class EKFAC(Representation):
+    """F_layer ≈ (Q_B ⊗ Q_A) diag(s) (Q_B ⊗ Q_A)ᵀ with s = (1/N) Σ_nm ((Q_B ⊗ Q_A)ᵀ J_nᵀ u_mn)².
+
+    George et al. (2018), *Fast approximate natural gradient descent in a Kronecker-factored eigenbasis*. Of all
+    diagonals in KFAC's eigenbasis s is the one nearest to F. It takes a second sweep over the data, so the data must
+    repeat. What is not a matrix of a linear map is represented by `rest`.
+
+    Args:
+        sharing: Which KFAC the eigenbasis comes from, "expand" or "reduce" (see `KFAC`).
+        rest: The representation of all other parameters.
+    """
+
+    sharing: str = "expand"
+    rest: Choice = Diagonal
+
+    def __post_init__(self) -> None:
+        check_choice("sharing", self.sharing, ("expand", "reduce"))
+
+    def start(self, space: Space, names: Sequence[str]) -> Accumulator:
+        return EigenSum(KroneckerSum(space, names, self.sharing, self.rest))
+
+
+class EigenSum(Accumulator):
+    """First sweep: A and B. Then their eigenvectors. Second sweep: squares of the Jacobian in that basis."""
+
+    sweeps = 2
+
+    def __init__(self, kronecker: KroneckerSum) -> None:
+        self.kronecker = kronecker
+        self.bases: list[list[tuple[Basis, Basis]]] = []
+        self.squares: list[list[Tensor]] = []
+
+    def update(self, layers: Layers) -> None:
+        if not self.bases:
+            self.kronecker.update(layers)
+            return
+        new = [
+            layer.rotated_squares(layers, bases)
+            for layer, bases in zip(self.kronecker.layers, self.bases, strict=True)
+        ]
+        if self.squares:
+            new = [[s + t for s, t in zip(*pair, strict=True)] for pair in zip(self.squares, new, strict=True)]
+        self.squares = new
+
+    def end_sweep(self) -> None:
+        if not self.bases:
+            for layer in self.kronecker.layers:
+                factors = layer.factors(1)
+                self.bases.append([(left._spectrum.basis, right._spectrum.basis) for left, right in factors])
+
+    def finish(self, n: int) -> Blocks:
+        blocks: Blocks = self.kronecker.rest.finish(n) if self.kronecker.rest is not None else []
+        for layer, bases, squares in zip(self.kronecker.layers, self.bases, self.squares, strict=True):
+            for place, (left, right), s in zip(layer.places, bases, squares, strict=True):
+                blocks.append((place, EigenOperator(left, right, s / n)))
+        return blocks

@@ -1,0 +1,152 @@
+"""`fisher()` and `hessian()`: the one loop over data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from torchtangent.curvature.cotangents import Cotangents
+from torchtangent.curvature.data import Batches
+from torchtangent.curvature.implicit import FisherProduct, HessianProduct, Implicit, Loss, implicit
+from torchtangent.curvature.representation import Choice, Layers, resolve
+from torchtangent.jacobians.capture import Capture
+from torchtangent.jacobians.inputs import Inputs, Output, batch_size, take
+from torchtangent.jacobians.select import Params
+from torchtangent.operators import BlockOperator, Operator
+
+_TRACE = 1 << 30  # bytes of activations and factors at a time
+_KEPT = 3 << 30  # bytes of factors that are kept for a second sweep instead of being captured again
+
+
+def fisher(
+    model: nn.Module,
+    data: Any,
+    representation: Choice,
+    *,
+    likelihood: str = "categorical",
+    kind: str = "exact",
+    samples: int = 1,
+    seed: int = 0,
+    params: Params = None,
+    output: Output = None,
+) -> Operator:
+    """The Fisher information matrix F = E_x E_y[∇log p(y|x) ∇log p(y|x)ᵀ] of a network, in a representation.
+
+    F is a mean over the samples of the data and a sum over outputs (and over the T terms of (N, T, C) outputs).
+
+    Args:
+        model: Any module whose samples do not interact (BatchNorm and dropout in eval mode).
+        data: A loader (any iterable of batches (inputs, targets)), or one batch as a tuple (inputs, targets).
+        representation: `Dense`, `Diagonal`, `BlockDiagonal`, `QuasiDiagonal`, `KFAC`, `EKFAC`, `LowRank`, `Implicit`,
+            an instance of one with options, or a dict from patterns on module names to them.
+        likelihood: "categorical" (logits), "bernoulli" (logits) or "gaussian" (unit variance).
+        kind: "exact" (the expectation over y in closed form), "sampled" (`samples` draws of y for each x) or
+            "empirical" (y from the data: not the Fisher matrix, but often used in its place).
+        samples: Draws for `kind="sampled"`.
+        seed: Seed of the draws; the same seed gives the same labels whatever the batch size.
+        params: Which parameters, by name pattern or predicate; all trainable ones by default.
+        output: Which tensor of the model's result, (N, C) or (N, T, C).
+
+    Returns:
+        An operator on parameter space: `F @ v`, `F.solve(v, damping=...)`, `F.trace()`, and the rest.
+
+    >>> import torch
+    >>> from torchtangent.curvature import Diagonal
+    >>> net = nn.Linear(3, 2)
+    >>> F = fisher(net, (torch.ones(5, 3), None), Diagonal, likelihood="gaussian")
+    >>> F.trace()       # E‖x‖² + 1, for each of two outputs
+    tensor(8.)
+    """
+    capture = Capture(model, params, output)
+    pulled = Cotangents(likelihood, kind, samples, seed)
+    source = LayerSource(capture, Batches(data), pulled)
+    chosen = resolve(representation)
+    if isinstance(chosen, Implicit):
+        source.look()
+        return implicit(capture, FisherProduct(capture, source.batches, pulled)).on(capture.space)
+
+    total = chosen.start(capture.space, capture.space.names)
+    source.keep = total.sweeps > 1
+    for _ in range(total.sweeps):
+        for layers in source:
+            total.update(layers)
+        total.end_sweep()
+    blocks = total.finish(source.samples)
+    if len(blocks) == 1 and blocks[0][0].size == capture.space.size and blocks[0][0].rows == 1:
+        return blocks[0][1].on(capture.space)
+    return BlockOperator(blocks, capture.space.size).on(capture.space)
+
+
+def hessian(
+    model: nn.Module, data: Any, loss: Loss, *, params: Params = None, output: Output = None
+) -> Operator:
+    """The Hessian of a loss with respect to the parameters, as an implicit operator.
+
+    Args:
+        model: Any module in eval mode.
+        data: A loader or one batch, as for `fisher`.
+        loss: (outputs, targets) → the mean loss over the batch, for example `F.cross_entropy`.
+        params: Which parameters.
+        output: Which tensor of the model's result.
+
+    >>> import torch
+    >>> net = nn.Linear(2, 1, bias=False)
+    >>> x, y = torch.eye(2), torch.zeros(2, 1)
+    >>> hessian(net, (x, y), nn.functional.mse_loss).dense()    # (2/N) Σ x xᵀ
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+    capture = Capture(model, params, output)
+    source = LayerSource(capture, Batches(data), None)
+    source.look()
+    return implicit(capture, HessianProduct(capture, source.batches, loss)).on(capture.space)
+
+
+class LayerSource:
+    """Layer Jacobians of all the data, pulled back from the chosen cotangents, a few samples at a time.
+
+    With `keep`, factors are kept for the next sweep while they are small, instead of being captured again.
+    """
+
+    def __init__(self, capture: Capture, batches: Batches, cotangents: Cotangents | None) -> None:
+        self.capture, self.batches, self.cotangents = capture, batches, cotangents
+        self.keep = False
+        self.samples = 0
+        self._kept: list[Layers] = []
+
+    def __iter__(self) -> Iterator[Layers]:
+        if self._kept:
+            yield from self._kept
+            return
+        self.samples, held = 0, 0
+        assert self.cotangents is not None
+        pull = self.cotangents.start()
+        for x, y in self.batches.pieces(self._size):
+            trace = self.capture.trace(x)
+            self.samples += len(trace.outputs)
+            layers = trace.pull(pull(trace.outputs, y))
+            del trace
+            if self.keep:
+                held += sum(layer.d.nbytes for layer in layers.values())
+                self._kept.append(layers)
+                if held > _KEPT:
+                    self.keep, self._kept = False, []
+            yield layers
+
+    def look(self) -> None:
+        """One look at the data before anything implicit is promised: errors come now, not at the first product."""
+        first = True
+        for x, y in self.batches.pieces(batch_size):
+            if first:
+                few = slice(0, min(2, batch_size(x)))
+                f = self.capture.trace(take(x, few)).outputs
+                if self.cotangents is not None:
+                    self.cotangents.start()(f, None if y is None else take(y, few))
+            first = False
+
+    def _size(self, x: Inputs) -> int:
+        self.capture.check(x)
+        assert self.cotangents is not None
+        return self.capture.samples_within(_TRACE, self.cotangents.count(self.capture.output_shape))

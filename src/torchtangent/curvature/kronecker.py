@@ -1,0 +1,156 @@
+"""The two second moments behind KFAC and EKFAC, for one weight (and its bias, if it shares the cotangents)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchtangent.curvature.layout import matrix_segments
+from torchtangent.curvature.moments import Moment
+from torchtangent.curvature.representation import Layers
+from torchtangent.jacobians.factors import Lookup, Outer
+from torchtangent.operators import Basis, Columns, DiagonalOperator, Identity, Operator, Place, Segment, Space
+
+
+class LayerMoments(ABC):
+    """Second moments of a layer's inputs (A) and cotangents (B); a block for each group."""
+
+    places: list[Place]
+
+    @abstractmethod
+    def add(self, layers: Layers) -> None:
+        """Add some samples to A and B."""
+
+    @abstractmethod
+    def factors(self, n: int) -> list[tuple[Operator, Operator]]:
+        """For each block its left and right Kronecker factor, as means over n samples."""
+
+    @abstractmethod
+    def rotated_squares(self, layers: Layers, bases: list[tuple[Basis, Basis]]) -> list[Tensor]:
+        """For each block Σ_nm (Q_Lᵀ J Q_R)², the second moments of the Jacobian in a Kronecker basis."""
+
+
+class OuterMoments(LayerMoments):
+    """Linear layers and convolutions: rows are output units, columns inputs, the bias the last column."""
+
+    def __init__(self, space: Space, weight: str, layer: Outer, bias: str | None, sharing: str) -> None:
+        self.weight, self.bias, self.sharing = weight, bias, sharing
+        self.A, self.B = Moment(), Moment()
+        self.locations = 0
+        self.places = []
+        start = space.offsets[bias] if bias else 0
+        for segment in matrix_segments(space, weight, layer, units=0):
+            column = [Segment(start, (segment.rows, 1), (0, 1))] if bias else []
+            self.places.append(Place((segment, *column)))
+            start += segment.rows
+
+    def add(self, layers: Layers) -> None:
+        layer = _expect(layers[self.weight], Outer, self.weight)
+        a, d = layer.a, layer.d
+        if self.sharing == "reduce":
+            a, d = a.mean(2, keepdim=True), d.sum(3, keepdim=True)
+        if self.bias:
+            a = with_ones(a)
+        self.A.add(input_rows(a))
+        self.B.add(cotangent_rows(d))
+        self.locations += a.shape[0] * a.shape[2]
+
+    def factors(self, n: int) -> list[tuple[Operator, Operator]]:
+        return list(zip(self.B.operators(1 / n), self.A.operators(1 / self.locations), strict=True))
+
+    def rotated_squares(self, layers: Layers, bases: list[tuple[Basis, Basis]]) -> list[Tensor]:
+        layer = _expect(layers[self.weight], Outer, self.weight)
+        left, right = zip(*bases, strict=True)
+        total: Tensor | float = 0.0
+        N, G, C, S, O = layer.d.shape
+        for part in layer.chunks(layer.d.element_size() * S * (C * O + layer.shape.numel() // O)):
+            a = with_ones(part.a) if self.bias else part.a
+            rotated = part.at(_rotate_inputs(a, right), _rotate_cotangents(part.d, left))
+            total = total + rotated.square_sum_matrix()
+        return list(torch.as_tensor(total))
+
+
+class LookupMoments(LayerMoments):
+    """Embeddings: the input is a unit vector, so its second moment is diagonal, the frequency of each row."""
+
+    def __init__(self, space: Space, weight: str, layer: Lookup) -> None:
+        self.weight = weight
+        self.counts = layer.d.new_zeros(layer.shape[0])
+        self.B = Moment()
+        self.places = [Place((Segment(space.offsets[weight], tuple(layer.shape), (0, 1)),))]
+
+    def add(self, layers: Layers) -> None:
+        layer = _expect(layers[self.weight], Lookup, self.weight)
+        self.counts += torch.bincount(layer.index.flatten(), minlength=len(self.counts)).to(self.counts)
+        self.B.add(layer.d.reshape(1, -1, layer.shape[1]))
+
+    def factors(self, n: int) -> list[tuple[Operator, Operator]]:
+        return [(DiagonalOperator(self.counts / self.counts.sum()), self.B.operators(1 / n)[0])]
+
+    def rotated_squares(self, layers: Layers, bases: list[tuple[Basis, Basis]]) -> list[Tensor]:
+        layer = _expect(layers[self.weight], Lookup, self.weight)
+        Q = matrix_of(bases[0][1], layer.d)
+        _, row, values = layer.rows()
+        rotated = (values @ Q).square().sum(1)
+        return [rotated.new_zeros(layer.shape[0], Q.shape[1]).index_add_(0, row, rotated)]
+
+
+def with_ones(a: Float[Tensor, "N G S I"]) -> Float[Tensor, "N G S J"]:
+    """[a 1], in the memory layout of a."""
+    if a.stride(3) == 1:
+        return torch.cat([a, a.new_ones(1).expand(*a.shape[:3], 1)], 3)
+    stored = a.permute(1, 3, 0, 2)
+    one = a.new_ones(1).expand(stored.shape[0], 1, *stored.shape[2:])
+    return torch.cat([stored, one], 1).permute(2, 0, 3, 1)
+
+
+def input_rows(a: Float[Tensor, "N G S I"]) -> Float[Tensor, "G R I"]:
+    """One row for each sample and location, without a copy for patches as convolutions store them."""
+    if a.stride(3) == 1:
+        return a.transpose(0, 1).reshape(a.shape[1], -1, a.shape[3])
+    return a.permute(1, 3, 0, 2).reshape(a.shape[1], a.shape[3], -1).transpose(1, 2)
+
+
+def cotangent_rows(d: Float[Tensor, "N G C S O"]) -> Float[Tensor, "G R O"]:
+    """One row for each sample, output and location."""
+    if d.stride(4) == 1:
+        return d.transpose(0, 1).reshape(d.shape[1], -1, d.shape[4])
+    return d.permute(1, 4, 0, 2, 3).reshape(d.shape[1], d.shape[4], -1).transpose(1, 2)
+
+
+def _rotate_inputs(a: Float[Tensor, "N G S I"], bases: tuple[Basis, ...]) -> Float[Tensor, "N G S r"]:
+    N, G, S, _ = a.shape
+    Q = torch.stack([matrix_of(b, a) for b in bases])
+    if a.stride(3) == 1:
+        return (a.transpose(0, 1).reshape(G, N * S, -1) @ Q).view(G, N, S, -1).transpose(0, 1)
+    return (Q.mT @ input_rows(a).mT).view(G, -1, N, S).permute(2, 0, 3, 1)
+
+
+def _rotate_cotangents(d: Float[Tensor, "N G C S O"], bases: tuple[Basis, ...]) -> Float[Tensor, "N G C S r"]:
+    N, G, C, S, _ = d.shape
+    Q = torch.stack([matrix_of(b, d) for b in bases])
+    if d.stride(4) == 1:
+        return (d.transpose(0, 1).reshape(G, N * C * S, -1) @ Q).view(G, N, C, S, -1).transpose(0, 1)
+    stored = d.permute(1, 0, 2, 4, 3).reshape(G, N * C, -1, S)
+    return (Q.mT.unsqueeze(1) @ stored).view(G, N, C, -1, S).permute(1, 0, 2, 4, 3)
+
+
+def matrix_of(basis: Basis, like: Tensor) -> Float[Tensor, "n r"]:
+    """The columns of a basis as a matrix."""
+    if isinstance(basis, Columns):
+        return basis.matrix
+    if isinstance(basis, Identity):
+        return torch.eye(basis.size, dtype=like.dtype, device=like.device)
+    return basis.dense()
+
+
+def _expect(layer, kind, name):  # type: ignore[no-untyped-def]
+    if not isinstance(layer, kind):
+        raise ValueError(
+            f"The model uses '{name}' differently from batch to batch (a {kind.__name__} first, now a "
+            f"{type(layer).__name__}); a Kronecker representation needs one form. Use another representation for it."
+        )
+    return layer

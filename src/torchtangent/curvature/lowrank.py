@@ -1,0 +1,35 @@
+"""The Fisher matrix as the rows that span it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchtangent.curvature.representation import Accumulator, Blocks, Layers, Representation, in_a_row
+from torchtangent.operators import LowRankOperator, Space
+
+
+@dataclass(frozen=True)
+class LowRank(Representation):
+    """F = RᵀR with the N·M rows u_mnᵀ J_n / √N: exact, and small when P is much larger than N·M."""
+
+    def start(self, space: Space, names: Sequence[str]) -> Accumulator:
+        return RowList(space, names)
+
+
+class RowList(Accumulator):
+    """All rows u_mnᵀ J_n."""
+
+    def __init__(self, space: Space, names: Sequence[str]) -> None:
+        self.names, self.place = names, in_a_row(space, names)
+        self.rows: list[Tensor] = []
+
+    def update(self, layers: Layers) -> None:
+        parts = [layers[name].dense().flatten(2).flatten(0, 1) for name in self.names]
+        self.rows.append(torch.cat(parts, 1))
+
+    def finish(self, n: int) -> Blocks:
+        return [(self.place, LowRankOperator(torch.cat(self.rows) / n**0.5))]

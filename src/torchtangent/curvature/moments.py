@@ -1,0 +1,57 @@
+"""Sums of outer products Σ r rᵀ, kept as their rows while these are few."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchtangent.operators import DenseOperator, LowRankOperator, Operator
+
+_BLOCK = 512
+
+
+def add_gram(total: Float[Tensor, "I I"], rows: Float[Tensor, "R I"]) -> None:
+    """Add rowsᵀ rows to the lower triangle of `total` (what stands above the diagonal is not defined)."""
+    n = rows.shape[1]
+    step = max(_BLOCK, math.ceil(n / 8))
+    for i in range(0, n, step):
+        end = min(i + step, n)
+        total[i:end, :end].addmm_(rows[:, i:end].T, rows[:, :end])
+
+
+class Moment:
+    """Σ_r r rᵀ for rows of length n; G groups have one each.
+
+    While there are at most n/2 rows (one group), the rows themselves are the smaller and the better form: the
+    matrix then has low rank, and its eigenvectors cost R²n instead of n³.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[Tensor] = []
+        self.total: Tensor | None = None
+
+    def add(self, rows: Float[Tensor, "G R I"]) -> None:
+        G, R, I = rows.shape
+        if self.total is None and G == 1 and sum(map(len, self.rows)) + R <= I // 2:
+            self.rows.append(rows[0])
+            return
+        if self.total is None:
+            self.total = rows.new_zeros(G, I, I)
+        for old in self.rows:
+            add_gram(self.total[0], old)
+        self.rows = []
+        if G == 1:
+            add_gram(self.total[0], rows[0])
+        else:
+            self.total.baddbmm_(rows.transpose(1, 2), rows)
+
+    def operators(self, scale: float) -> list[Operator]:
+        """`scale` times the sum, one operator for each group."""
+        if self.total is None:
+            return [LowRankOperator(torch.cat(self.rows) * math.sqrt(scale))]
+        lower = self.total.tril() * scale
+        full = lower + lower.tril(-1).transpose(1, 2)
+        return [DenseOperator(m) for m in full]

@@ -1,0 +1,93 @@
+"""The diagonal and the interaction of each bias with its row of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchtangent.curvature.diagonal import DiagonalSum
+from torchtangent.curvature.layout import matrix_segments
+from torchtangent.curvature.representation import (
+    Accumulator,
+    Blocks,
+    Layers,
+    Representation,
+    Side,
+    by_module,
+)
+from torchtangent.jacobians.factors import LayerJacobian, Outer
+from torchtangent.operators import ArrowheadOperator, Place, Segment, Space
+
+
+@dataclass(frozen=True)
+class QuasiDiagonal(Representation):
+    """For each unit o of a layer: diag over (w_o, b_o), and the entries between b_o and its weights w_o.
+
+    Ollivier (2015), *Riemannian metrics for neural networks*. The matrix of a unit is an arrowhead and may be
+    indefinite. Parameters without a bias keep their diagonal.
+    """
+
+    def start(self, space: Space, names: Sequence[str]) -> Accumulator:
+        parts: list[Accumulator] = []
+        for path, own in by_module(names).items():
+            weight, bias = (f"{path}.{a}" if path else a for a in ("weight", "bias"))
+            paired = {weight, bias} <= set(own) and _rows_match(space, weight, bias)
+            if paired:
+                parts.append(ArrowheadSum(space, weight, bias))
+            rest = [name for name in own if not (paired and name in (weight, bias))]
+            if rest:
+                parts.append(DiagonalSum(space, rest))
+        return Side(parts)
+
+
+def _rows_match(space: Space, weight: str, bias: str) -> bool:
+    shapes = dict(zip(space.names, space.shapes, strict=True))
+    return shapes[weight].numel() % shapes[bias].numel() == 0
+
+
+class ArrowheadSum(Accumulator):
+    """Σ J_w², Σ J_w J_b and Σ J_b², unit by unit."""
+
+    def __init__(self, space: Space, weight: str, bias: str) -> None:
+        self.space, self.weight, self.bias = space, weight, bias
+        self.segments: list[Segment] = []
+        self.sums: list[Tensor] = []
+
+    def update(self, layers: Layers) -> None:
+        weight, bias = layers[self.weight], layers[self.bias]
+        self.segments = matrix_segments(self.space, self.weight, weight, units=bias.shape.numel())
+        new = [_squares(weight, bias), _edge(weight, bias), bias.square_sum().flatten()]
+        self.sums = [a + b for a, b in zip(self.sums, new, strict=True)] if self.sums else new
+
+    def finish(self, n: int) -> Blocks:
+        square, edge, corner = (s / n for s in self.sums)
+        blocks: Blocks = []
+        start = 0
+        for segment in self.segments:
+            own = slice(start, start + segment.rows)
+            column = Segment(self.space.offsets[self.bias] + start, (segment.rows, 1), (0, 1))
+            operator = ArrowheadOperator(square[own], edge[own], corner[own])
+            blocks.append((Place((segment, column)), operator))
+            start += segment.rows
+        return blocks
+
+
+def _squares(weight: LayerJacobian, bias: LayerJacobian) -> Float[Tensor, "O I"]:
+    """Σ_nc J_w², a row for each unit."""
+    if isinstance(weight, Outer):
+        return weight.square_sum_matrix().flatten(0, 1)
+    return weight.square_sum().reshape(bias.shape.numel(), -1)
+
+
+def _edge(weight: LayerJacobian, bias: LayerJacobian) -> Float[Tensor, "O I"]:
+    """Σ_nc J_w[o,i] J_b[o]."""
+    b = bias.dense().flatten(2)
+    if isinstance(weight, Outer):
+        d = torch.einsum("ngcso,ncgo->ngso", weight.d, b.unflatten(2, (weight.groups, -1)))
+        return torch.einsum("ngso,ngsi->goi", d, weight.a).flatten(0, 1)
+    w = weight.dense().reshape(*b.shape, -1)
+    return torch.einsum("ncoi,nco->oi", w, b)

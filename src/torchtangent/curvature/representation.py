@@ -1,0 +1,119 @@
+"""What every representation of a Fisher matrix provides, and how several are mixed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from torchtangent.jacobians.factors import LayerJacobian
+from torchtangent.operators import Operator, Place, Segment, Space
+
+Layers = Mapping[str, LayerJacobian]
+Blocks = list[tuple[Place, Operator]]
+
+
+class Accumulator(ABC):
+    """Sums over the data for some of the parameters; normalization is in `finish` and nowhere else."""
+
+    sweeps = 1  # how often it needs to see the data
+
+    @abstractmethod
+    def update(self, layers: Layers) -> None:
+        """Add the layer Jacobians of some samples."""
+
+    def end_sweep(self) -> None:  # noqa: B027 (most need only one)
+        """Called after each sweep over the data."""
+
+    @abstractmethod
+    def finish(self, n: int) -> Blocks:
+        """The operators of all blocks, as means over the n samples."""
+
+
+class Representation(ABC):
+    """How a Fisher matrix is stored. An instance carries options; the class itself stands for the defaults."""
+
+    @abstractmethod
+    def start(self, space: Space, names: Sequence[str]) -> Accumulator:
+        """An empty sum for the parameters `names`."""
+
+
+Choice = type[Representation] | Representation | Mapping[str, "type[Representation] | Representation"]
+
+
+def resolve(choice: Choice) -> Representation:
+    """A representation from a class, an instance or a mapping of name patterns."""
+    if isinstance(choice, Mapping):
+        return Mixed({pattern: resolve(r) for pattern, r in choice.items()})
+    if isinstance(choice, type) and issubclass(choice, Representation):
+        return choice()
+    if isinstance(choice, Representation):
+        return choice
+    raise TypeError(f"Expected a representation such as tt.KFAC or tt.KFAC(...), got {choice!r}.")
+
+
+@dataclass(frozen=True)
+class Mixed(Representation):
+    """Different representations for different modules: the first pattern that matches decides."""
+
+    parts: Mapping[str, Representation]
+
+    def start(self, space: Space, names: Sequence[str]) -> Accumulator:
+        chosen: dict[str, list[str]] = {pattern: [] for pattern in self.parts}
+        for name in names:
+            for pattern in self.parts:
+                if fnmatchcase(module_of(name), pattern) or fnmatchcase(name, pattern):
+                    chosen[pattern].append(name)
+                    break
+            else:
+                raise ValueError(
+                    f"No representation is given for parameter '{name}': none of the patterns "
+                    f"{', '.join(map(repr, self.parts))} matches module '{module_of(name)}'. Add '*' for the rest."
+                )
+        for pattern, own in chosen.items():
+            if not own:
+                raise ValueError(f"The pattern {pattern!r} matches no parameter that is still free.")
+        return Side([self.parts[p].start(space, own) for p, own in chosen.items()])
+
+
+class Side(Accumulator):
+    """Accumulators of disjoint sets of parameters, side by side."""
+
+    def __init__(self, parts: Sequence[Accumulator]) -> None:
+        self.parts = parts
+        self.sweeps = max(part.sweeps for part in parts)
+        self._sweep = 0
+
+    def update(self, layers: Layers) -> None:
+        for part in self.parts:
+            if self._sweep < part.sweeps:
+                part.update(layers)
+
+    def end_sweep(self) -> None:
+        for part in self.parts:
+            if self._sweep < part.sweeps:
+                part.end_sweep()
+        self._sweep += 1
+
+    def finish(self, n: int) -> Blocks:
+        return [block for part in self.parts for block in part.finish(n)]
+
+
+def module_of(name: str) -> str:
+    """The path of the module that holds a parameter."""
+    return name.rpartition(".")[0]
+
+
+def by_module(names: Sequence[str]) -> dict[str, list[str]]:
+    """Parameter names grouped by the module that holds them."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(module_of(name), []).append(name)
+    return groups
+
+
+def in_a_row(space: Space, names: Sequence[str]) -> Place:
+    """The place of some parameters, flattened one after the other."""
+    sizes = {name: shape.numel() for name, shape in zip(space.names, space.shapes, strict=True)}
+    return Place(tuple(Segment(space.offsets[name], (1, sizes[name]), (0, 1)) for name in names))

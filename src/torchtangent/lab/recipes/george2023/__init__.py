@@ -1,0 +1,1 @@
+"""Thomas George, *Deep networks training and generalization: insights from linearization* (2023)."""

@@ -1,0 +1,129 @@
+"""What is run: the background (ch. 2), NNGeometry (ch. 3), EKFAC's theory (ch. 4, app. A), figures B.1 and B.2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchtangent.lab.recipes.george2023 import approximations, geometry, kronecker, tangent
+from torchtangent.lab.recipes.george2023.claims import CLAIMS
+from torchtangent.lab.recipes.george2023.entries import ENTRIES
+from torchtangent.lab.study import Part, Scale, Study
+
+PARTS = (
+    Part("gaussians", geometry.gaussians),
+    Part("second-order", geometry.second_order),
+    Part("rademacher", geometry.rademacher),
+    Part("checkpoints", approximations.checkpoints),
+    Part("quadratic-forms", approximations.quadratic_forms, needs=("checkpoints",)),
+    Part("definitions", approximations.definitions, needs=("checkpoints",)),
+    Part("quality", approximations.quality, needs=("checkpoints",)),
+    Part("independence", kronecker.independence),
+    Part("random-layers", kronecker.random_layers),
+    Part("real-layers", approximations.real_layers, needs=("checkpoints",)),
+    Part("damping", kronecker.damping),
+    Part("perturbations", tangent.perturbations),
+    Part("line-kernels", tangent.line_kernels),
+)
+
+
+def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
+    """Everything that is fixed before the run, by part. `smoke` uses digits, `paper` MNIST."""
+
+    def pick(smoke: Any, paper: Any, test: Any) -> Any:
+        return {"smoke": smoke, "paper": paper, "test": test}[scale]
+
+    data = pick("digits", "mnist", "digits")
+    samples = pick(256, 2000, 24)
+    variance = 1 - 0.75**0.5
+    return {
+        "gaussians": {
+            "gaussians": {"A": [0, 1], "B": [0, 2], "C": [-0.5, variance], "D": [0.5, variance]},
+            "pairs": ["AB", "CD"],
+            "grid": [-10, 10, 20001],
+        },
+        "second-order": {
+            "data": data,
+            "samples": samples,
+            "seed": 0,
+            "directions": pick(8, 32, 2),
+            "log10_steps": [-4, 0],
+            "step_count": 13,
+        },
+        "rademacher": {
+            "seed": 0,
+            "samples": 50,
+            "noise": 0.1,
+            "thresholds": 201,
+            "signs": pick(200, 1000, 50),
+            "draws": pick(1000, 10000, 50),
+            "confidence": 0.05,
+        },
+        "checkpoints": {
+            "data": data,
+            "seed": 0,
+            "epochs": pick([1, 5, 20], [1, 3, 10], [1]),
+            "lr": 0.05,
+            "batch": pick(32, 128, 128),
+        },
+        "quadratic-forms": {"data": data, "samples": samples, "seed": 1, "draws": pick(20, 100, 3)},
+        "definitions": {
+            "data": data,
+            "samples": samples,
+            "seed": 2,
+            "mc_samples": pick([1, 3, 10, 30, 100, 300], [1, 3, 10, 30, 100, 300, 1000], [1, 8]),
+            "mc_repeats": pick(3, 5, 2),
+        },
+        "quality": {
+            "data": data,
+            "samples": samples,
+            "seed": 3,
+            "draws": pick(30, 100, 3),
+            "mc_samples": 5,
+            "log10_dampings": [-6, 2],
+            "damping_count": pick(17, 17, 3),
+        },
+        "independence": {
+            "seed": 4,
+            "trials": pick(50, 200, 3),
+            "inputs": 5,
+            "outputs": 4,
+            "inputs_drawn": 40,
+            "outputs_drawn": 30,
+            "rhos": [0, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0],
+        },
+        "random-layers": {"seed": 5, "trials": pick(500, 5000, 10), "perturbations": 20},
+        "real-layers": {"data": data, "samples": samples},
+        "damping": {"seed": 6, "inputs": 30, "outputs": 20, "epsilons": [1e-4, 1e-2, 1.0]},
+        "perturbations": {
+            "data": data,
+            "seed": 0,
+            "base": pick(8, 64, 2),
+            "train_samples": pick(1437, 60000, 100),
+            "epochs": pick(10, 10, 1),
+            "lr": pick(0.02, 0.01, 0.02),
+            "batch": pick(32, 125, 50),
+            "samples": pick(30, 50, 8),
+            "directions": pick(50, 50, 6),
+            "relative_step": 0.01,
+        },
+        "line-kernels": {
+            "points": 50,
+            "width": pick(256, 256, 16),
+            "layers": 6,
+            "seeds": list(range(pick(5, 10, 2))),
+        },
+    }
+
+
+STUDY = Study(
+    key="george2023",
+    title="Deep networks training and generalization: insights from linearization",
+    reference=(
+        "Thomas George, PhD thesis, Université de Montréal, 2023. Background (ch. 2), NNGeometry (ch. 3), the theory of "
+        "EKFAC (ch. 4, app. A) and figures B.1 and B.2."
+    ),
+    configuration=configuration,
+    parts=PARTS,
+    entries=ENTRIES,
+    claims=CLAIMS,
+)

@@ -1,0 +1,110 @@
+"""Block diagonals, each block in its own place of the flat vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchtangent.operators.base import Operator
+from torchtangent.operators.basis import BlockBasis
+from torchtangent.operators.space import Place, Space
+from torchtangent.operators.spectrum import Factorization, Spectrum, singular
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class BlockOperator(Operator):
+    """A block diagonal of operators; rows and columns of entries in no place are zero.
+
+    Args:
+        blocks: pairs of a `Place` and the operator that acts there; places are disjoint.
+        size: P, the length of the flat vector.
+
+    Example:
+        >>> import torch
+        >>> from torchtangent.operators import DiagonalOperator, Place
+        >>> M = BlockOperator([(Place.flat(1, 2), DiagonalOperator(torch.tensor([2.0, 3.0])))], size=3)
+        >>> M @ torch.ones(3), M.solve(torch.ones(3), damping=1.0)
+        (tensor([0., 2., 3.]), tensor([1.0000, 0.3333, 0.2500]))
+    """
+
+    blocks: Sequence[tuple[Place, Operator]]
+    size: int
+    space: Space | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not self.blocks:
+            raise ValueError("BlockOperator needs at least one block.")
+        for place, block in self.blocks:
+            if place.size != block.size:
+                raise ValueError(
+                    f"A place of {place.size} entries holds a block of size {block.size}: {block}."
+                )
+        _check_disjoint([place for place, _ in self.blocks], self.size)
+        self._describe(self.size, like=self.blocks[0][1])
+
+    @cached_property
+    def uncovered(self) -> int:
+        """The number of entries that are in no place."""
+        return self.size - sum(place.size for place, _ in self.blocks)
+
+    def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
+        V = V.contiguous()
+        out = torch.zeros_like(V) if self.uncovered else torch.empty_like(V)
+        return self._each([block._matmat for _, block in self.blocks], V, out)
+
+    def _factorize(self, damping: float) -> Factorization:
+        if self.uncovered and damping == 0:
+            raise singular(f"{self!r}, which has {self.uncovered} zero rows,", damping)
+        factors = [block._factorize(damping) for _, block in self.blocks]
+
+        def solve(V: Tensor) -> Tensor:
+            V = V.contiguous()
+            out = V / damping if self.uncovered else torch.empty_like(V)
+            return self._each([factor.solve for factor in factors], V, out)
+
+        def logdet() -> Tensor:
+            total = torch.stack([factor.logdet() for factor in factors]).sum()
+            return total + self.uncovered * total.new_tensor(damping).log() if self.uncovered else total
+
+        return Factorization(solve, logdet)
+
+    def _decompose(self) -> Spectrum:
+        spectra = [block._spectrum.completed() for _, block in self.blocks]
+        bases = tuple((place, s.basis) for (place, _), s in zip(self.blocks, spectra, strict=True))
+        return Spectrum(torch.cat([s.values for s in spectra]), BlockBasis(bases, self.size))
+
+    def _diagonal(self) -> Float[Tensor, " P"]:
+        out = torch.zeros(self.size, 1, dtype=self.dtype, device=self.device)
+        for place, block in self.blocks:
+            place.scatter(block.diag()[:, None], out)
+        return out[:, 0]
+
+    def _power_trace(self, power: int) -> Float[Tensor, ""]:
+        return torch.stack([block._power_trace(power) for _, block in self.blocks]).sum()
+
+    def _each(self, functions: Sequence[Callable[[Tensor], Tensor]], V: Tensor, out: Tensor) -> Tensor:
+        """Write into `out` what each function makes of its block's entries of V."""
+        for (place, _), function in zip(self.blocks, functions, strict=True):
+            place.scatter(function(place.gather(V)), out)
+        return out
+
+
+def _check_disjoint(places: Sequence[Place], size: int) -> None:
+    """Refuse places that overlap or reach beyond the vector."""
+    stretches = sorted((s.start, s.start + s.numel) for place in places for s in place.segments)
+    end = 0
+    for start, stop in stretches:
+        if start < end:
+            raise ValueError(
+                f"Places overlap: entries {start} to {min(end, stop) - 1} belong to two of them."
+            )
+        end = stop
+    if end > size:
+        raise ValueError(f"A place reaches entry {end - 1}, beyond the operator's size {size}.")

@@ -1,0 +1,50 @@
+"""A diagonal matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+from jaxtyping import Float
+from torch import Tensor
+
+from torchtangent.operators.base import Operator
+from torchtangent.operators.basis import Identity
+from torchtangent.operators.space import Space
+from torchtangent.operators.spectrum import Factorization, Spectrum
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class DiagonalOperator(Operator):
+    """M = diag(values).
+
+    Example:
+        >>> import torch
+        >>> M = DiagonalOperator(torch.tensor([1.0, 4.0]))
+        >>> M.sqrt_mv(torch.ones(2)), M.quad(torch.ones(2))
+        (tensor([1., 2.]), tensor(5.))
+    """
+
+    values: Float[Tensor, " P"]
+    space: Space | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 1:
+            raise ValueError(f"DiagonalOperator needs values of shape (P,), got {tuple(self.values.shape)}.")
+        self._describe(len(self.values), like=self.values)
+
+    def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
+        return self.values[:, None] * V
+
+    def _factorize(self, damping: float) -> Factorization:
+        return self._spectrum.factorization(damping, 0.0, repr(self))
+
+    def _decompose(self) -> Spectrum:
+        return Spectrum(self.values, Identity(self.size, self.dtype, self.device))
+
+    def _diagonal(self) -> Float[Tensor, " P"]:
+        return self.values.clone()
+
+    def _power_trace(self, power: int) -> Float[Tensor, ""]:
+        return self.values.sum() if power == 1 else self.values.square().sum()

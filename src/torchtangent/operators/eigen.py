@@ -1,0 +1,66 @@
+"""Operators that are given by their eigendecomposition in a Kronecker-factored basis (EKFAC)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+from jaxtyping import Float
+from torch import Tensor
+
+from torchtangent.operators.base import Operator
+from torchtangent.operators.basis import Basis, KroneckerBasis, as_basis
+from torchtangent.operators.space import Space
+from torchtangent.operators.spectrum import Factorization, Spectrum, rounding
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class EigenOperator(Operator):
+    """M = (Q_L ⊗ Q_R) diag(values) (Q_L ⊗ Q_R)ᵀ on row-major vec of (O, I) matrices.
+
+    In matrix form V ↦ Q_L (values ∘ (Q_Lᵀ V Q_R)) Q_Rᵀ. Bases may be thin; what is orthogonal to them
+    has eigenvalue zero. The eigendecomposition of any P × P matrix is the case `left = Identity(1)`.
+
+    Args:
+        left: Q_L (O, rL), a `Basis` or a matrix with orthonormal columns.
+        right: Q_R (I, rR), likewise.
+        values: (rL, rR), the eigenvalues.
+
+    Example:
+        >>> import torch
+        >>> from torchtangent.operators import Identity
+        >>> M = EigenOperator(Identity(2), Identity(2), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        >>> M.diag()
+        tensor([1., 2., 3., 4.])
+    """
+
+    left: Basis | Tensor
+    right: Basis | Tensor
+    values: Float[Tensor, "rL rR"]
+    space: Space | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        left, right = as_basis(self.left), as_basis(self.right)
+        if tuple(self.values.shape) != (left.rank, right.rank):
+            raise ValueError(
+                f"EigenOperator with bases of ranks {left.rank} and {right.rank} needs values of shape "
+                f"({left.rank}, {right.rank}), got {tuple(self.values.shape)}."
+            )
+        self._describe(left.size * right.size, like=self.values)
+
+    def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
+        return self._spectrum.matmat(V)
+
+    def _factorize(self, damping: float) -> Factorization:
+        tolerance = rounding(self.dtype, max(as_basis(self.left).size, as_basis(self.right).size))
+        return self._spectrum.factorization(damping, tolerance, repr(self))
+
+    def _decompose(self) -> Spectrum:
+        return Spectrum(self.values.reshape(-1), KroneckerBasis(as_basis(self.left), as_basis(self.right)))
+
+    def _diagonal(self) -> Float[Tensor, " P"]:
+        return self._spectrum.diagonal()
+
+    def _power_trace(self, power: int) -> Float[Tensor, ""]:
+        return self._spectrum.power_trace(power)

@@ -1,0 +1,114 @@
+"""Operators of which only products are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchtangent.operators.base import Number, Operator, checked_damping, unit_columns
+from torchtangent.operators.krylov import SolveReport, conjugate_gradients
+from torchtangent.operators.space import Space, Vector
+from torchtangent.operators.spectrum import EXACT_LIMIT, Factorization, Spectrum, dense_spectrum
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class ImplicitOperator(Operator):
+    """M given by the function V ↦ M V.
+
+    Solves are conjugate gradients, which need M + damping·I to be positive definite and warn
+    (`ConvergenceWarning`) if they stop short of `rtol`; `cg` also returns the report. Traces, diagonals
+    and norms are exact, from P products, up to `exact_limit`; beyond it they refuse, and
+    `estimate_trace` and `estimate_diag` give estimates with standard errors.
+
+    Args:
+        matmat: (P, K) → (P, K), symmetric.
+        size: P.
+        dtype: of the vectors.
+        device: where they live.
+        rtol: the relative residual ‖b − Ax‖ / ‖b‖ at which conjugate gradients stop.
+        max_iter: after how many products they give up; None for 10 P, but at most 1000.
+        preconditioner: an operator close to the inverse, for instance `kfac.inverse(damping)`.
+        exact_limit: the largest size for which P products are made unasked.
+
+    Example:
+        >>> import torch
+        >>> M = ImplicitOperator(lambda V: 2 * V, 3, torch.float64, torch.device("cpu"))
+        >>> M.solve(torch.ones(3, dtype=torch.float64), damping=2.0)
+        tensor([0.2500, 0.2500, 0.2500], dtype=torch.float64)
+        >>> x, report = M.cg(torch.ones(3, dtype=torch.float64))
+        >>> report.converged, report.iterations
+        (True, 1)
+    """
+
+    matmat: Callable[[Tensor], Tensor]
+    size: int
+    dtype: torch.dtype
+    device: torch.device
+    space: Space | None = field(default=None, kw_only=True)
+    rtol: float = field(default=1e-6, kw_only=True)
+    max_iter: int | None = field(default=None, kw_only=True)
+    preconditioner: Operator | None = field(default=None, kw_only=True)
+    exact_limit: int = field(default=EXACT_LIMIT, kw_only=True)
+
+    products_only: ClassVar[bool] = True
+
+    def cg(self, v: Vector, damping: Number = 0.0) -> tuple[Any, SolveReport]:
+        """(M + damping·I)⁻¹ v by conjugate gradients, with a report and without warnings."""
+        V, restore = self._columns(v)
+        X, report = self._conjugate_gradients(V, checked_damping(damping))
+        return restore(X), report
+
+    def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
+        out = self.matmat(V)
+        if out.shape != V.shape:
+            raise ValueError(f"The function of {self!r} turned {tuple(V.shape)} into {tuple(out.shape)}.")
+        return out
+
+    def _factorize(self, damping: float) -> Factorization:
+        def solve(V: Tensor) -> Tensor:
+            X, report = self._conjugate_gradients(V, damping)
+            report.warn(repr(self))
+            return X
+
+        return Factorization(solve, lambda: self._spectrum.logdet(damping, 0.0, repr(self)))
+
+    def _decompose(self) -> Spectrum:
+        self._check_size("All eigenvalues", "ask for the k largest")
+        return dense_spectrum(self.dense())
+
+    def _diagonal(self) -> Float[Tensor, " P"]:
+        self._check_size("The exact diagonal", "use estimate_diag(probes, seed)")
+        out = torch.empty(self.size, dtype=self.dtype, device=self.device)
+        for where, columns in unit_columns(self):
+            out[where] = columns[where].diagonal()
+        return out
+
+    def _power_trace(self, power: int) -> Float[Tensor, ""]:
+        if power == 1:
+            self._check_size("The exact trace", "use estimate_trace(probes, seed)")
+            return self._diagonal().sum()
+        self._check_size("The exact norm", "use a structured representation")
+        return torch.stack([columns.square().sum() for _, columns in unit_columns(self)]).sum()
+
+    def _conjugate_gradients(self, V: Tensor, damping: float) -> tuple[Tensor, SolveReport]:
+        return conjugate_gradients(
+            lambda X: self._matmat(X).add(X, alpha=damping),
+            V,
+            rtol=self.rtol,
+            max_iter=min(10 * self.size, 1000) if self.max_iter is None else self.max_iter,
+            precondition=self.preconditioner._matmat if self.preconditioner else None,
+        )
+
+    def _check_size(self, what: str, advice: str) -> None:
+        """Refuse P products with a large operator."""
+        if self.size > self.exact_limit:
+            raise ValueError(
+                f"{what} of {self!r} would take {self.size} products (exact_limit={self.exact_limit}): "
+                f"{advice}, or raise exact_limit."
+            )

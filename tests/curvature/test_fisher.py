@@ -1,0 +1,471 @@
+"""fisher() and hessian() against dense matrices written from the formulas."""
+
+from __future__ import annotations
+
+import oracle
+import pytest
+import torch
+from cases import ZOO, Case
+from oracle import Inputs, assert_close, take
+from torch import Tensor, nn
+
+import torchtangent as tt
+
+LIKELIHOODS = ["categorical", "bernoulli", "gaussian"]
+MODELS = ["mlp", "lenet", "sequence-outputs", "residual-gelu", "single-output", "one-sample-one-output"]
+every_case = pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())
+
+
+@pytest.fixture
+def silence(request: pytest.FixtureRequest, case: Case) -> None:
+    """A case that needs no slow fallback must not warn: its warnings stay errors."""
+    if case.may_warn:
+        request.getfixturevalue("quiet")
+
+
+def draw_targets(f: Tensor, likelihood: str) -> Tensor:
+    """Random targets that suit outputs f."""
+    if likelihood == "categorical":
+        return torch.randint(f.shape[-1], f.shape[:-1])
+    if likelihood == "bernoulli":
+        return torch.randint(2, f.shape).to(f)
+    return torch.randn_like(f)
+
+
+def setting(name: str, likelihood: str) -> tuple[nn.Module, Inputs, Tensor]:
+    """A model of the zoo, its inputs and targets."""
+    model, x, output = ZOO[name].build()
+    assert output is None
+    return model, x, draw_targets(oracle.outputs(model, x), likelihood)
+
+
+def batches(x: Inputs, y: Tensor | None, sizes: tuple[int, ...]) -> list[tuple[Inputs, Tensor | None]]:
+    """Consecutive batches of these sizes."""
+    ends = torch.tensor(sizes).cumsum(0).tolist()
+    parts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    assert ends[-1] == oracle.count(x)
+    return [(take(x, part), None if y is None else y[part]) for part in parts]
+
+
+def fits(case: Case) -> str:
+    """A likelihood that is not trivial for the outputs of a case."""
+    model, x, output = case.build()
+    return "categorical" if oracle.outputs(model, x, output).shape[-1] > 1 else "bernoulli"
+
+
+# ------------------------------------------------------------------- exact representations, every model
+
+EXACT = {
+    "Dense": lambda F, model: F,
+    "Diagonal": lambda F, model: torch.diag(F.diag()),
+    "BlockDiagonal": oracle.block_diagonal,
+    "QuasiDiagonal": oracle.quasi_diagonal,
+}
+
+
+@every_case
+@pytest.mark.parametrize("representation", EXACT)
+@pytest.mark.usefixtures("silence")
+def test_every_model(case: Case, representation: str) -> None:
+    model, x, output = case.build()
+    likelihood = fits(case)
+    F = tt.fisher(model, (x, None), getattr(tt, representation), likelihood=likelihood, output=output)
+    dense = oracle.fisher(model, [(x, None)], likelihood, output=output)
+    assert_close(F.dense(), EXACT[representation](dense, model))
+
+
+@every_case
+@pytest.mark.usefixtures("silence")
+def test_implicit_on_every_model(case: Case) -> None:
+    model, x, output = case.build()
+    likelihood = fits(case)
+    F = tt.fisher(model, [(x, None)], tt.Implicit, likelihood=likelihood, output=output)
+    dense = oracle.fisher(model, [(x, None)], likelihood, output=output)
+    v = torch.randn(len(dense), dtype=torch.float64)
+    assert_close(F @ v, dense @ v)
+
+
+# ------------------------------------------------------------------------------- likelihoods and kinds
+
+
+@pytest.mark.parametrize("representation", EXACT)
+@pytest.mark.parametrize("kind", ["exact", "empirical"])
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize("name", MODELS)
+def test_likelihoods(name: str, likelihood: str, kind: str, representation: str) -> None:
+    model, x, y = setting(name, likelihood)
+    F = tt.fisher(model, (x, y), getattr(tt, representation), likelihood=likelihood, kind=kind)
+    dense = oracle.fisher(model, [(x, y)], likelihood, kind)
+    expected = EXACT[representation](dense, model)
+    difference = (F.dense() - expected).norm()
+    assert difference <= 1e-10 * expected.norm() + 1e-16
+
+
+@pytest.mark.parametrize("kind", ["exact", "empirical"])
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize("name", ["mlp", "sequence-outputs"])
+def test_implicit_likelihoods(name: str, likelihood: str, kind: str) -> None:
+    model, x, y = setting(name, likelihood)
+    loader = batches(x, y, (1, oracle.count(x) - 1))
+    F = tt.fisher(model, loader, tt.Implicit, likelihood=likelihood, kind=kind)
+    assert_close(F.dense(), oracle.fisher(model, [(x, y)], likelihood, kind))
+
+
+def test_exact_formula_by_enumeration() -> None:
+    """The exact Fisher is the expectation of the empirical one over all labels, each with its probability."""
+    model, x, _ = setting("mlp", "categorical")
+    f, J = oracle.outputs(model, x), oracle.jacobian(model, x)
+    expected = torch.zeros(J.shape[-1], J.shape[-1], dtype=torch.float64)
+    for n in range(len(f)):
+        for label, p in enumerate(f[n].softmax(-1)):
+            one = oracle.empirical_fisher(f[n : n + 1], J[n : n + 1], torch.tensor([label]))
+            expected += p * one / len(f)
+    assert_close(tt.fisher(model, (x, None), tt.Dense).dense(), expected)
+
+
+def test_sequence_terms() -> None:
+    """(N, T, C): exact sums the terms' matrices; empirical is the outer product of the summed gradient."""
+    model, x, y = setting("sequence-outputs", "categorical")
+    f, J = oracle.outputs(model, x), oracle.jacobian(model, x)
+    exact = sum(oracle.exact_fisher(f[:, t], J[:, t]) for t in range(f.shape[1]))
+    assert_close(tt.fisher(model, (x, y), tt.Dense).dense(), exact)
+    log_p = f.log_softmax(-1).gather(-1, y[..., None])
+    assert log_p.shape == (*y.shape, 1)
+    g = torch.einsum("ntc,ntcp->np", oracle.score(f, y, "categorical"), J)
+    empirical = torch.einsum("np,nq->pq", g, g) / len(g)
+    assert_close(tt.fisher(model, (x, y), tt.Dense, kind="empirical").dense(), empirical)
+
+
+def test_empirical_is_made_of_loss_gradients() -> None:
+    """The same from torch's own cross-entropy: no score formula involved."""
+    model, x, y = setting("mlp", "categorical")
+    rows = []
+    for n in range(len(x)):
+        loss = nn.functional.cross_entropy(model(x[n : n + 1]), y[n : n + 1])
+        rows.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))]))
+    g = torch.stack(rows)
+    assert_close(tt.fisher(model, (x, y), tt.Dense, kind="empirical").dense(), g.T @ g / len(g))
+
+
+# -------------------------------------------------------------------------------------------- batching
+
+BATCHED = ["Dense", "Diagonal", "BlockDiagonal", "QuasiDiagonal", "KFAC", "EKFAC", "Implicit"]
+
+
+@pytest.mark.parametrize("kind", ["exact", "empirical"])
+@pytest.mark.parametrize("representation", BATCHED)
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("mlp", (1, 3, 2)), ("lenet", (3, 1)), ("sequence-outputs", (1, 2))]
+)
+def test_uneven_batches_are_one_batch(
+    name: str, sizes: tuple[int, ...], representation: str, kind: str
+) -> None:
+    model, x, y = setting(name, "categorical")
+    chosen = getattr(tt, representation)
+    one = tt.fisher(model, (x, y), chosen, kind=kind).dense()
+    many = tt.fisher(model, batches(x, y, sizes), chosen, kind=kind).dense()
+    # The eigenbasis behind EKFAC is sensitive where eigenvalues nearly agree.
+    assert_close(many, one, 1e-8 if representation == "EKFAC" else 1e-10)
+
+
+def test_data_loader() -> None:
+    model, x, y = setting("mlp", "categorical")
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=4)
+    F = tt.fisher(model, loader, tt.Dense, kind="empirical")
+    assert_close(F.dense(), oracle.fisher(model, [(x, y)], kind="empirical"))
+
+
+def test_dict_batches() -> None:
+    model, x, output = ZOO["words-and-numbers"].build()
+    expected = oracle.fisher(model, [(x, None)], output=output)
+    assert_close(tt.fisher(model, batches(x, None, (3, 1)), tt.Dense).dense(), expected)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_tuple_batches() -> None:
+    model, x, _ = ZOO["two-inputs"].build()
+    expected = oracle.fisher(model, [(x, None)])
+    assert_close(tt.fisher(model, batches(x, None, (1, 3)), tt.Dense).dense(), expected)
+    assert_close(tt.fisher(model, (x, None), tt.Dense).dense(), expected)
+
+
+# -------------------------------------------------------------------------------------- KFAC and EKFAC
+
+KRONECKER = ["mlp", "deep-linear", "lenet", "linear-sequence", "linear-grid", "linear-no-bias", "conv2d",
+             "conv2d-uneven", "module-called-thrice", "branches", "one-module-two-names"]  # fmt: skip
+
+
+@pytest.mark.parametrize("sharing", ["expand", "reduce"])
+@pytest.mark.parametrize("name", KRONECKER)
+def test_kfac_factors(name: str, sharing: str) -> None:
+    """B ⊗ A with A = Σ aaᵀ / (number of locations), B = Σ ddᵀ / N, the bias the last column of [W b]."""
+    model, x, _ = ZOO[name].build()
+    F = tt.fisher(model, (x, None), tt.KFAC(sharing=sharing))
+    assert_close(F.dense(), oracle.kfac(model, x, sharing=sharing))
+
+
+@pytest.mark.parametrize("kind", ["exact", "empirical"])
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize("sharing", ["expand", "reduce"])
+@pytest.mark.parametrize("name", ["mlp", "lenet", "conv-per-pixel-outputs"])
+def test_kfac_likelihoods(name: str, sharing: str, likelihood: str, kind: str) -> None:
+    model, x, y = setting(name, likelihood)
+    F = tt.fisher(model, (x, y), tt.KFAC(sharing=sharing), likelihood=likelihood, kind=kind)
+    targets = y if kind == "empirical" else None
+    assert_close(F.dense(), oracle.kfac(model, x, likelihood=likelihood, sharing=sharing, y=targets))
+
+
+def test_kfac_default_is_expand() -> None:
+    model, x, _ = ZOO["lenet"].build()
+    assert_close(
+        tt.fisher(model, (x, None), tt.KFAC).dense(),
+        tt.fisher(model, (x, None), tt.KFAC(sharing="expand")).dense(),
+    )
+
+
+@pytest.mark.parametrize("kind", ["exact", "empirical"])
+@pytest.mark.parametrize("name", KRONECKER)
+def test_ekfac_is_the_true_second_moment_in_its_eigenbasis(name: str, kind: str) -> None:
+    """E shares the eigenbasis Q of KFAC's K and has the diagonal of QᵀFQ there.
+
+    So, for the block F of every layer and whatever basis was taken where eigenvalues agree:
+    E commutes with K, tr(E Kʲ) = tr(F Kʲ), and F − E is orthogonal to E.
+    """
+    model, x, y = setting(name, "categorical")
+    E = tt.fisher(model, (x, y), tt.EKFAC, kind=kind).dense()
+    K = oracle.kfac(model, x, y=y if kind == "empirical" else None)
+    F = oracle.block_diagonal(oracle.fisher(model, [(x, y)], kind=kind), model)
+    for layer in oracle.factors(model, x):
+        index = oracle.layer_index(model, layer)
+        e, k, f = (M[index[:, None], index] for M in (E, K, F))
+        k = k / k.norm()
+        assert (e @ k - k @ e).norm() <= 1e-10 * e.norm()
+        for power in range(4):
+            kj = torch.linalg.matrix_power(k, power)
+            assert abs((e * kj).sum() - (f * kj).sum()) <= 1e-10 * f.trace()
+        assert abs(((f - e) * e).sum()) <= 1e-10 * f.norm() ** 2
+    assert_close(oracle.block_diagonal(E, model), E)
+
+
+def test_ekfac_equals_its_definition() -> None:
+    """Where all eigenvalues of the factors differ, the basis is unique and so is EKFAC."""
+    model, x, _ = ZOO["mlp"].build()
+    x = torch.randn(40, 6, dtype=torch.float64)
+    E = tt.fisher(model, (x, None), tt.EKFAC).dense()
+    F, f = oracle.fisher(model, [(x, None)]), oracle.outputs(model, x)
+    for name, (a, D) in oracle.factors(model, x).items():
+        A, B = oracle.kfac_factors(a, oracle.cotangents(D, f, "categorical"))
+        for factor in (A, B):
+            assert torch.linalg.eigvalsh(factor).diff().min() > 1e-6 * factor.norm()
+        Q = torch.kron(torch.linalg.eigh(B)[1], torch.linalg.eigh(A)[1])
+        index = oracle.layer_index(model, name)
+        block = F[index[:, None], index]
+        expected = Q @ torch.diag(torch.diag(Q.T @ block @ Q)) @ Q.T
+        assert_close(E[index[:, None], index], expected, 1e-8)
+
+
+# ------------------------------------------------------------------------------------------ per-module mix
+
+
+def test_mix() -> None:
+    """Each module gets the representation that its name asks for; between modules there is nothing."""
+    model, x, _ = ZOO["mlp"].build()
+    F = tt.fisher(model, (x, None), {"0.0": tt.Diagonal, "0.2": tt.BlockDiagonal, "3": tt.KFAC}).dense()
+    blocks = {
+        "0.0": torch.diag(oracle.fisher(model, [(x, None)]).diag()),
+        "0.2": oracle.fisher(model, [(x, None)]),
+        "3": oracle.kfac(model, x),
+    }
+    expected = torch.zeros_like(F)
+    for name, matrix in blocks.items():
+        index = oracle.layer_index(model, name)
+        expected[index[:, None], index] = matrix[index[:, None], index]
+    assert_close(F, expected)
+
+
+def test_mix_by_pattern() -> None:
+    model, x, _ = ZOO["mlp"].build()
+    F = tt.fisher(model, (x, None), {"0.*": tt.Diagonal, "3": tt.KFAC(sharing="reduce")}).dense()
+    by_name = {"0.0": tt.Diagonal, "0.2": tt.Diagonal, "3": tt.KFAC(sharing="reduce")}
+    assert_close(F, tt.fisher(model, (x, None), by_name).dense())
+
+
+def test_mix_equals_each_alone() -> None:
+    model, x, _ = ZOO["lenet"].build()
+    mixed = tt.fisher(model, (x, None), {"*": tt.EKFAC}).dense()
+    assert_close(mixed, tt.fisher(model, (x, None), tt.EKFAC).dense(), 1e-8)
+
+
+# ---------------------------------------------------------------------------------- parameters, outputs
+
+
+@pytest.mark.parametrize("representation", EXACT)
+def test_params(representation: str) -> None:
+    model, x, _ = ZOO["mlp"].build()
+    F = tt.fisher(model, (x, None), getattr(tt, representation), params=["0.0.*", "3.*"])
+    full = EXACT[representation](oracle.fisher(model, [(x, None)]), model)
+    index = torch.cat(
+        [place.flatten() for name, place in oracle.positions(model).items() if "0.2." not in name]
+    )
+    assert_close(F.dense(), full[index[:, None], index])
+
+
+@pytest.mark.usefixtures("quiet")
+def test_output_picker() -> None:
+    model, x, output = ZOO["language-model"].build()
+    F = tt.fisher(model, (x, None), tt.Dense, output=output)
+    assert_close(F.dense(), oracle.fisher(model, [(x, None)], output=output))
+
+
+@pytest.mark.parametrize("representation", EXACT)
+@pytest.mark.parametrize("name", ["mlp", "lenet", "residual-gelu", "sequence-outputs"])
+def test_float32(name: str, representation: str) -> None:
+    model, x, _ = ZOO[name].build(torch.float32)
+    F = tt.fisher(model, (x, None), getattr(tt, representation)).dense()
+    assert F.dtype == torch.float32
+    model, x, _ = ZOO[name].build(torch.float64)
+    assert_close(F, EXACT[representation](oracle.fisher(model, [(x, None)]), model), 1e-5)
+
+
+# ----------------------------------------------------------------------------------- what an operator can
+
+
+@pytest.mark.parametrize("representation", BATCHED)
+def test_operations_agree_with_the_dense_matrix(representation: str) -> None:
+    model, x, _ = ZOO["mlp"].build()
+    F = tt.fisher(model, [(x, None)], getattr(tt, representation), likelihood="gaussian")
+    M = F.dense()
+    v = torch.randn(len(M), dtype=torch.float64)
+    assert_close(F @ v, M @ v)
+    assert_close(torch.as_tensor(F.quad(v)), v @ M @ v)
+    damped = M + 0.1 * torch.eye(len(M), dtype=torch.float64)
+    assert_close(F.solve(v, damping=0.1), torch.linalg.solve(damped, v), 1e-5 if F_is_iterative(F) else 1e-10)
+    if not F_is_iterative(F):
+        assert_close(torch.as_tensor(F.trace()), M.trace())
+        assert_close(F.diag(), M.diag())
+        assert_close(torch.as_tensor(F.frobenius()), M.norm())
+
+
+def F_is_iterative(F: object) -> bool:  # noqa: N802
+    """Implicit operators solve by conjugate gradients and may estimate traces."""
+    return type(F).__name__.startswith("Implicit")
+
+
+@pytest.mark.parametrize("representation", BATCHED)
+def test_vectors_come_back_as_they_were_given(representation: str) -> None:
+    model, x, _ = ZOO["mlp"].build()
+    F = tt.fisher(model, [(x, None)], getattr(tt, representation))
+    flat = torch.randn(sum(p.numel() for p in model.parameters()), dtype=torch.float64)
+    expected = F @ flat
+    places = oracle.positions(model)
+    as_dict = {name: flat[place] for name, place in places.items()}
+    result = F @ as_dict
+    assert list(result) == list(as_dict)
+    for name, place in places.items():
+        assert_close(result[name], expected[place])
+    result = F @ list(as_dict.values())
+    assert isinstance(result, list)
+    for piece, place in zip(result, places.values(), strict=True):
+        assert_close(piece, expected[place])
+
+
+# ------------------------------------------------------------------------------------------- sampled
+
+
+@pytest.mark.parametrize(
+    "representation", ["Dense", "Diagonal", "BlockDiagonal", "QuasiDiagonal", "KFAC", "EKFAC"]
+)
+def test_sampled_is_reproducible(representation: str) -> None:
+    model, x, _ = ZOO["mlp"].build()
+
+    def draw(seed: int) -> Tensor:
+        chosen = getattr(tt, representation)
+        return tt.fisher(model, (x, None), chosen, kind="sampled", samples=2, seed=seed).dense()
+
+    first = draw(3)
+    torch.rand(7)  # the global state plays no part
+    assert torch.equal(first, draw(3))
+    assert not torch.allclose(first, draw(4))
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_sampled_representations_see_the_same_draws(likelihood: str) -> None:
+    """With one seed, the diagonal is the diagonal of the dense matrix."""
+    model, x, _ = ZOO["mlp"].build()
+    options = {"likelihood": likelihood, "kind": "sampled", "samples": 3, "seed": 5}
+    dense = tt.fisher(model, (x, None), tt.Dense, **options).dense()
+    for representation, reduce in EXACT.items():
+        actual = tt.fisher(model, (x, None), getattr(tt, representation), **options).dense()
+        assert_close(actual, reduce(dense, model))
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_sampled_rank(samples: int) -> None:
+    """One gradient for each sample and draw, no more."""
+    model, x, _ = ZOO["mlp"].build()
+    F = tt.fisher(model, (x[:2], None), tt.Dense, likelihood="gaussian", kind="sampled", samples=samples)
+    assert torch.linalg.matrix_rank(F.dense(), rtol=1e-9) == 2 * samples
+
+
+# ------------------------------------------------------------------------------------------- low rank
+
+
+@pytest.mark.parametrize("kind", ["exact", "empirical"])
+def test_low_rank_is_exact_when_the_rank_suffices(kind: str) -> None:
+    """F has rank N·C at most; at least that many directions hold it all."""
+    model, x, y = setting("mlp", "categorical")
+    F = tt.fisher(model, (x, y), tt.LowRank(rank=18), kind=kind)
+    assert_close(F.dense(), oracle.fisher(model, [(x, y)], kind=kind), 1e-8)
+
+
+@pytest.mark.parametrize("rank", [1, 3, 6])
+def test_low_rank_is_the_best_of_its_rank(rank: int) -> None:
+    """Eckart–Young: the top eigenpairs, the error the norm of the rest."""
+    model, x, _ = setting("mlp", "categorical")
+    F = oracle.fisher(model, [(x, None)])
+    actual = tt.fisher(model, batches(x, None, (1, 5)), tt.LowRank(rank=rank)).dense()
+    values = torch.linalg.eigvalsh(F)
+    assert torch.linalg.matrix_rank(actual, rtol=1e-9) <= rank
+    assert_close((F - actual).norm(), values[:-rank].norm(), 1e-6)
+
+
+# ------------------------------------------------------------------------------------------- Hessian
+
+
+def true_hessian(model: nn.Module, x: Tensor, y: Tensor, loss: object) -> Tensor:
+    """∂²/∂θ² of the mean loss, row by row."""
+    parameters = list(oracle.trainable(model).values())
+    value = loss(model(x), y)
+    g = torch.cat([p.flatten() for p in torch.autograd.grad(value, parameters, create_graph=True)])
+    rows = [torch.autograd.grad(entry, parameters, retain_graph=True, allow_unused=True) for entry in g]
+    zeros = [torch.zeros_like(p) for p in parameters]
+    return torch.stack(
+        [
+            torch.cat([(z if r is None else r).flatten() for r, z in zip(row, zeros, strict=True)])
+            for row in rows
+        ]
+    )
+
+
+@pytest.mark.parametrize("sizes", [(6,), (1, 3, 2)])
+def test_hessian(sizes: tuple[int, ...]) -> None:
+    """The Hessian of the mean over all samples, whatever the batches."""
+    model, x, y = setting("mlp", "categorical")
+    H = tt.hessian(model, batches(x, y, sizes), nn.functional.cross_entropy)
+    expected = true_hessian(model, x, y, nn.functional.cross_entropy)
+    v = torch.randn(len(expected), dtype=torch.float64)
+    assert_close(H @ v, expected @ v)
+    assert_close(H.dense(), expected)
+
+
+def test_hessian_of_one_batch() -> None:
+    model, x, y = setting("mlp", "gaussian")
+    H = tt.hessian(model, (x, y), nn.functional.mse_loss)
+    assert_close(H.dense(), true_hessian(model, x, y, nn.functional.mse_loss))
+
+
+def test_hessian_is_gauss_newton_for_a_linear_model() -> None:
+    """With outputs linear in the parameters the Hessian of the cross-entropy is the exact Fisher."""
+    model, x, y = setting("linear-alone", "categorical")
+    H = tt.hessian(model, (x, y), nn.functional.cross_entropy)
+    assert_close(H.dense(), tt.fisher(model, (x, y), tt.Dense).dense())

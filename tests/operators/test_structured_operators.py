@@ -1,0 +1,356 @@
+"""How to build each operator, and what it equals: everything else is inherited from the contract."""
+
+from __future__ import annotations
+
+import torch
+from contracts.operators import OperatorContract, draw, eye, positive, spd
+from torch import Tensor
+
+from torchtangent.operators import (
+    ArrowheadOperator,
+    BlockOperator,
+    Columns,
+    DenseOperator,
+    DiagonalOperator,
+    EigenOperator,
+    Identity,
+    ImplicitOperator,
+    InverseOperator,
+    KroneckerOperator,
+    LowRankOperator,
+    Operator,
+    Place,
+    ScaledOperator,
+    Segment,
+    ShiftedOperator,
+    SumOperator,
+)
+
+
+def orthonormal(n: int, r: int, seed: int = 0) -> Tensor:
+    """Orthonormal columns in float64."""
+    return torch.linalg.qr(draw(n, r, seed=seed)).Q.contiguous()
+
+
+class TestDense(OperatorContract):
+    operator = DenseOperator
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        return DenseOperator(spd(6).to(dtype))
+
+    def matrix(self) -> Tensor:
+        return spd(6)
+
+
+class TestDenseIndefinite(OperatorContract):
+    operator = DenseOperator
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        return DenseOperator(self.matrix().to(dtype))
+
+    def matrix(self) -> Tensor:
+        Q = orthonormal(5, 5)
+        return (Q * torch.tensor([-20.0, -18.0, 1.0, 2.0, 3.0]).double() @ Q.T).float().double()
+
+
+class TestDenseSingular(OperatorContract):
+    operator = DenseOperator
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        return DenseOperator(self.matrix().to(dtype))
+
+    def matrix(self) -> Tensor:
+        # Small integers: the product is exact in both precisions.
+        rows = torch.tensor([[1, 2, 0, -1, 3], [0, 1, 1, 2, -1], [2, 0, 1, 1, 1]]).double()
+        return rows.T @ rows
+
+
+class TestDiagonal(OperatorContract):
+    operator = DiagonalOperator
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        return DiagonalOperator(positive(7).to(dtype))
+
+    def matrix(self) -> Tensor:
+        return torch.diag(positive(7))
+
+
+class TestDiagonalSingular(OperatorContract):
+    operator = DiagonalOperator
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        return DiagonalOperator(torch.tensor([3.0, 0.0, 1.0, 2.0], dtype=dtype))
+
+    def matrix(self) -> Tensor:
+        return torch.diag(torch.tensor([3.0, 0.0, 1.0, 2.0], dtype=torch.float64))
+
+
+PLACES = [
+    Place((Segment(1, (2, 3), (0, 1)), Segment(9, (2, 1), (0, 1)))),  # [W b] of a linear layer
+    Place((Segment(11, (2, 1, 2), (1, 0, 2)),)),  # a transposed weight
+    Place.flat(7, 2),
+]
+INDICES = [[1, 2, 3, 9, 4, 5, 6, 10], [11, 12, 13, 14], [7, 8]]
+
+
+def placed(blocks: list[Tensor], size: int) -> Tensor:
+    """The block diagonal, entry by entry."""
+    M = torch.zeros(size, size, dtype=torch.float64)
+    for index, block in zip(INDICES, blocks, strict=True):
+        for a, i in enumerate(index):
+            for b, j in enumerate(index):
+                M[i, j] = block[a, b]
+    return M
+
+
+class TestBlock(OperatorContract):
+    """Blocks of different kinds, in places that are not in order, with entries 0 and 15 in none."""
+
+    operator = BlockOperator
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        kronecker = KroneckerOperator(DenseOperator(spd(2).to(dtype)), DenseOperator(spd(4, seed=1).to(dtype)))
+        low_rank = LowRankOperator(draw(2, 4, seed=2).to(dtype))
+        diagonal = DiagonalOperator(torch.tensor([2.0, 5.0], dtype=dtype))
+        return BlockOperator(list(zip(PLACES, [kronecker, low_rank, diagonal], strict=True)), size=16)
+
+    def matrix(self) -> Tensor:
+        rows = draw(2, 4, seed=2)
+        blocks = [torch.kron(spd(2), spd(4, seed=1)), rows.T @ rows, torch.diag(torch.tensor([2.0, 5.0]).double())]
+        return placed(blocks, 16)
+
+
+class TestBlockCovering(OperatorContract):
+    operator = BlockOperator
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        blocks = [(Place.flat(3, 4), DenseOperator(spd(4).to(dtype)))]
+        blocks += [(Place.flat(0, 3), DenseOperator(spd(3, seed=1).to(dtype)))]
+        return BlockOperator(blocks, size=7)
+
+    def matrix(self) -> Tensor:
+        return torch.block_diag(spd(3, seed=1), spd(4))
+
+
+def arrow(diagonal: Tensor, edge: Tensor, corner: Tensor) -> Tensor:
+    """The arrowheads, entry by entry."""
+    rows, width = diagonal.shape
+    M = torch.zeros(rows * (width + 1), rows * (width + 1), dtype=torch.float64)
+    for r in range(rows):
+        bias = r * (width + 1) + width
+        for i in range(width):
+            entry = r * (width + 1) + i
+            M[entry, entry] = diagonal[r, i]
+            M[entry, bias] = M[bias, entry] = edge[r, i]
+        M[bias, bias] = corner[r]
+    return M
+
+
+class TestArrowhead(OperatorContract):
+    operator = ArrowheadOperator
+
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        return 4 * positive(3, 4), draw(3, 4, seed=1), 8 * positive(3, seed=2)
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        return ArrowheadOperator(*(part.to(dtype) for part in self.parts()))
+
+    def matrix(self) -> Tensor:
+        return arrow(*self.parts())
+
+
+class TestArrowheadIndefinite(OperatorContract):
+    """One row has a zero on its diagonal (elimination must not divide by it), one a negative Schur complement."""
+
+    operator = ArrowheadOperator
+
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        diagonal = torch.tensor([[0.0, 1.0], [2.0, 4.0], [3.0, 1.0]])
+        edge = torch.tensor([[30.0, 1.0], [40.0, 20.0], [0.0, 0.5]])
+        return diagonal.double(), edge.double(), torch.tensor([1.0, 1.0, 2.0]).double()
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        return ArrowheadOperator(*(part.to(dtype) for part in self.parts()))
+
+    def matrix(self) -> Tensor:
+        return arrow(*self.parts())
+
+
+class TestArrowheadSingular(OperatorContract):
+    """A weight whose input was always zero: its row of the matrix is zero."""
+
+    operator = ArrowheadOperator
+
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        diagonal, edge = torch.tensor([[0.0, 2.0], [2.0, 4.0]]), torch.tensor([[0.0, 1.0], [1.0, 1.0]])
+        return diagonal.double(), edge.double(), torch.tensor([3.0, 3.0]).double()
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        return ArrowheadOperator(*(part.to(dtype) for part in self.parts()))
+
+    def matrix(self) -> Tensor:
+        return arrow(*self.parts())
+
+
+class TestKronecker(OperatorContract):
+    operator = KroneckerOperator
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        return KroneckerOperator(DenseOperator(spd(3).to(dtype)), DenseOperator(spd(4, seed=1).to(dtype)))
+
+    def matrix(self) -> Tensor:
+        return torch.kron(spd(3), spd(4, seed=1))
+
+
+class TestKroneckerThin(OperatorContract):
+    """One factor of low rank, one diagonal: neither is ever a matrix."""
+
+    operator = KroneckerOperator
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        diagonal = DiagonalOperator(torch.tensor([1.0, 3.0], dtype=dtype))
+        return KroneckerOperator(diagonal, LowRankOperator(draw(2, 5).to(dtype)))
+
+    def matrix(self) -> Tensor:
+        return torch.kron(torch.diag(torch.tensor([1.0, 3.0]).double()), draw(2, 5).T @ draw(2, 5))
+
+
+class TestKroneckerShiftedFactor(OperatorContract):
+    """A thin factor plus a multiple of the identity is not thin."""
+
+    operator = KroneckerOperator
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        factor = LowRankOperator(draw(2, 4).to(dtype)).damped(1.0)
+        return KroneckerOperator(DenseOperator(spd(2).to(dtype)), factor)
+
+    def matrix(self) -> Tensor:
+        return torch.kron(spd(2), draw(2, 4).T @ draw(2, 4) + eye(4))
+
+
+class TestEigen(OperatorContract):
+    operator = EigenOperator
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        values = positive(3, 4, seed=2).to(dtype)
+        return EigenOperator(orthonormal(3, 3).to(dtype), Columns(orthonormal(4, 4, seed=1).to(dtype)), values)
+
+    def matrix(self) -> Tensor:
+        Q = torch.kron(orthonormal(3, 3), orthonormal(4, 4, seed=1))
+        M = Q * positive(3, 4, seed=2).reshape(-1) @ Q.T
+        return (M + M.T) / 2
+
+
+class TestEigenThin(OperatorContract):
+    operator = EigenOperator
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        values = positive(2, 3, seed=2).to(dtype)
+        return EigenOperator(Columns(orthonormal(4, 2).to(dtype)), Identity(3), values)
+
+    def matrix(self) -> Tensor:
+        Q = torch.kron(orthonormal(4, 2), eye(3))
+        M = Q * positive(2, 3, seed=2).reshape(-1) @ Q.T
+        return (M + M.T) / 2
+
+
+class TestLowRank(OperatorContract):
+    operator = LowRankOperator
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        return LowRankOperator(draw(3, 7).to(dtype))
+
+    def matrix(self) -> Tensor:
+        return draw(3, 7).T @ draw(3, 7)
+
+
+class TestLowRankWithManyRows(OperatorContract):
+    operator = LowRankOperator
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        return LowRankOperator(draw(30, 5).to(dtype))
+
+    def matrix(self) -> Tensor:
+        return draw(30, 5).T @ draw(30, 5)
+
+
+class TestImplicit(OperatorContract):
+    operator = ImplicitOperator
+    saves = False
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        M = spd(40).to(dtype)
+        rtol = 1e-12 if dtype == torch.float64 else 1e-6
+        return ImplicitOperator(lambda V: M @ V, 40, dtype, torch.device("cpu"), rtol=rtol)
+
+    def matrix(self) -> Tensor:
+        return spd(40)
+
+
+class TestSum(OperatorContract):
+    operator = SumOperator
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        return LowRankOperator(draw(2, 6).to(dtype)) + DiagonalOperator(positive(6, seed=1).to(dtype))
+
+    def matrix(self) -> Tensor:
+        return draw(2, 6).T @ draw(2, 6) + torch.diag(positive(6, seed=1))
+
+
+class TestScaled(OperatorContract):
+    operator = ScaledOperator
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        return 2.0 * DenseOperator(spd(5).to(dtype)).inverse()
+
+    def matrix(self) -> Tensor:
+        inverse = torch.linalg.inv(spd(5))
+        return inverse + inverse.T
+
+
+class TestScaledNegative(OperatorContract):
+    operator = ScaledOperator
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        return -5.0 * LowRankOperator(draw(2, 5).to(dtype))
+
+    def matrix(self) -> Tensor:
+        return -5 * draw(2, 5).T @ draw(2, 5)
+
+
+class TestShifted(OperatorContract):
+    operator = ShiftedOperator
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        return LowRankOperator(draw(2, 6).to(dtype)).damped(2.0)
+
+    def matrix(self) -> Tensor:
+        return draw(2, 6).T @ draw(2, 6) + 2 * eye(6)
+
+
+class TestInverse(OperatorContract):
+    operator = InverseOperator
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        return DenseOperator(spd(6).to(dtype)).inverse(damping=0.5)
+
+    def matrix(self) -> Tensor:
+        inverse = torch.linalg.inv(spd(6) + 0.5 * eye(6))
+        return (inverse + inverse.T) / 2
+
+
+class TestInverseThin(OperatorContract):
+    operator = InverseOperator
+
+    def build(self, dtype: torch.dtype) -> Operator:
+        return LowRankOperator(draw(2, 6).to(dtype)).inverse(damping=2.0)
+
+    def matrix(self) -> Tensor:
+        inverse = torch.linalg.inv(draw(2, 6).T @ draw(2, 6) + 2 * eye(6))
+        return (inverse + inverse.T) / 2
+
+
+def test_every_operator_is_under_contract() -> None:
+    """A new operator without a contract test fails here."""
+    library = {cls for cls in Operator.registry.values() if cls.__module__.startswith("torchtangent.")}
+    assert library == {contract.operator for contract in OperatorContract.__subclasses__()}
