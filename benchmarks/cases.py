@@ -48,9 +48,7 @@ class Case:
 
 def mlp() -> nn.Module:
     """784-512-512-10 with ReLU: 669,706 parameters."""
-    return nn.Sequential(
-        nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
-    )
+    return nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
 
 
 def lenet() -> nn.Module:

@@ -1,6 +1,5 @@
 """Seconds in this process, peak memory in fresh ones."""
 
-import ctypes
 import gc
 import json
 import resource
@@ -11,9 +10,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from benchmarks.cases import CASES, TINY, Problem
 from benchmarks.peers import Builder, Built, load
@@ -21,43 +21,44 @@ from benchmarks.peers import Builder, Built, load
 THREADS = 2
 
 
-def single_run(run: Callable[[], Any], limit: float) -> tuple[float, Any]:
-    """Seconds of one call, and what it returned.
+class Time(NamedTuple):
+    """Seconds by the clock, and of the processor divided by the threads: what a quiet machine would need at least."""
+
+    wall: float
+    cpu: float
+
+
+def single_run(run: Callable[[], Any], limit: float) -> tuple[Time, Any]:
+    """The time of one call, and what it returned.
 
     Raises:
         TimeoutError: when the call takes longer than `limit` seconds.
     """
     gc.collect()
     with _alarm(limit):
-        start = time.perf_counter()
+        wall, cpu = time.perf_counter(), time.process_time()
         result = run()
-        return time.perf_counter() - start, result
+        return Time(time.perf_counter() - wall, (time.process_time() - cpu) / THREADS), result
 
 
-def rounds(
-    runs: Mapping[str, Callable[[], Any]], repeats: int, budget: float, limit: float
-) -> dict[str, list[float]]:
-    """Seconds of every run, taken in turns, so that what disturbs the machine disturbs all of them.
+def rounds(runs: Mapping[str, Callable[[], Any]], repeats: int, budget: float, limit: float) -> dict[str, list[Time]]:
+    """The times of every run, taken in turns, so that what disturbs the machine disturbs all of them.
 
-    Each run is warmed up once and then measured until it has its repeats or has used its budget in
-    seconds. A warm-up that takes half the budget is itself the measurement.
+    A run has its turn until it has its repeats or has used its budget of seconds. Warm up before.
     """
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    spent = dict.fromkeys(runs, 0.0)
-    for turn in range(repeats + 1):
+    times: dict[str, list[Time]] = {name: [] for name in runs}
+    for _ in range(repeats):
         for name, run in runs.items():
-            if times[name] and spent[name] > budget:
-                continue
-            seconds, _ = single_run(run, limit)
-            spent[name] += seconds
-            if turn > 0 or seconds > budget / 2:
-                times[name].append(seconds)
+            if sum(t.wall for t in times[name]) < budget:
+                times[name].append(single_run(run, limit)[0])
     return times
 
 
-def summary(times: list[float]) -> dict[str, float | int]:
-    """Median, minimum and number of repeats."""
-    return {"median": statistics.median(times), "min": min(times), "repeats": len(times)}
+def summary(times: list[Time]) -> dict[str, float | int]:
+    """Median and least seconds, least processor seconds per thread, number of repeats."""
+    walls = [t.wall for t in times]
+    least_cpu = min(t.cpu for t in times)
+    return {"median": statistics.median(walls), "min": min(walls), "cpu": least_cpu, "repeats": len(times)}
 
 
 def prepare(builder: Builder, problem: Problem, options: Mapping[str, Any]) -> Callable[[], Built]:
@@ -78,30 +79,26 @@ def peak_memory(case: str, quantity: str, library: str, setting: Mapping[str, An
 
 
 def _measure_memory(case: str, quantity: str, library: str, setting: dict[str, Any]) -> dict[str, float]:
-    """What `peak_memory` runs: high-water marks after building, one product and one solve."""
+    """What `peak_memory` runs: high-water marks after building and after one product."""
     torch.set_num_threads(THREADS)
     builders, _ = load(library)
     builder, options = builders[quantity], setting.get("options", {})
-    list(_operate(prepare(builder, TINY.problem(), options)(), TINY.problem()))  # loads code, little memory
+    tiny = TINY.problem()
+    _multiply(prepare(builder, tiny, options)(), torch.ones(tiny.size))  # loads code, takes little memory
     problem = CASES[case].problem(setting.get("batch"))
     build = prepare(builder, problem, options)
+    v = torch.ones(problem.size)
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
     before = _high_water()
     built = build()
     marks = {"build": _high_water() - before}
-    for operation, value in _operate(built, problem):
-        del value
-        marks[operation] = _high_water() - before
-    return marks
+    _multiply(built, v)
+    return marks | {"mv": _high_water() - before}
 
 
-def _operate(built: Built, problem: Problem) -> Iterator[tuple[str, Any]]:
-    v = torch.randn(problem.size, generator=torch.Generator().manual_seed(1))
-    for operation in ("mv", "solve"):
-        run = getattr(built, operation)
-        if run is not None:
-            yield operation, run(built.pack(v))
+def _multiply(built: Built, v: Tensor) -> None:
+    if built.mv is not None:
+        built.mv(built.pack(v))
 
 
 def _high_water() -> float:

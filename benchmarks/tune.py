@@ -52,7 +52,7 @@ def search(case: Case, builder: Builder, repeats: int, limit: float) -> dict[str
 def _seconds(
     case: Case, builder: Builder, options: dict[str, Any], batch: int | None, repeats: int, limit: float
 ) -> float:
-    """The least seconds of a few builds, or of a few products where building does nothing."""
+    """The least processor seconds of a few builds, or of a few products where building does nothing."""
     problem = case.problem(batch)
     run: Any = prepare(builder, problem, options)
     if builder.lazy:
@@ -61,10 +61,9 @@ def _seconds(
         run = lambda: built.mv(v)  # noqa: E731
     least = float("inf")
     for _ in range(repeats):
-        seconds, _built = single_run(run, limit)
-        del _built
-        least = min(least, seconds)
-        if seconds > limit / 10:
+        taken = single_run(run, limit)[0]
+        least = min(least, taken.cpu)
+        if taken.wall > limit / 10:
             break
     return least
 

@@ -694,9 +694,7 @@ def _() -> tuple[nn.Module, Inputs]:
         y.mul_(2)
         return self.head(y)
 
-    model = Wired(
-        wiring, stem=nn.Linear(4, 3), norm=nn.LayerNorm(3), body=nn.Linear(3, 3), head=nn.Linear(3, 2)
-    )
+    model = Wired(wiring, stem=nn.Linear(4, 3), norm=nn.LayerNorm(3), body=nn.Linear(3, 3), head=nn.Linear(3, 2))
     return model, torch.randn(4, 4)
 
 
@@ -946,9 +944,7 @@ def _() -> tuple[nn.Module, Inputs]:
         self.probe(x)
         return self.head(torch.tanh(self.stem(x)))
 
-    model = Wired(
-        wiring, stem=nn.Linear(3, 3), probe=nn.Linear(3, 1), idle=parameter(2, 2), head=nn.Linear(3, 2)
-    )
+    model = Wired(wiring, stem=nn.Linear(3, 3), probe=nn.Linear(3, 1), idle=parameter(2, 2), head=nn.Linear(3, 2))
     return model, torch.randn(4, 3)
 
 

@@ -67,7 +67,7 @@ def block(problem: Problem) -> Callable[[], Built]:
         def mv(vs: list[list[Tensor]]) -> list[list[Tensor]]:
             return [G @ v for G, v in zip(operators, vs, strict=True)]
 
-        return Built(mv=mv, pack=_grouped(problem, groups), unpack=lambda vs: flatten(sum(vs, [])))
+        return Built(mv=mv, pack=_grouped(problem, groups), unpack=lambda vs: flatten(t for v in vs for t in v))
 
     return build
 
@@ -92,24 +92,18 @@ def _factored(A: KFACLinearOperator, problem: Problem) -> Built:
         A._trace = None  # it is cached; every call is to compute it
         return A.trace
 
-    return Built(
-        mv=A.__matmul__, solve=inverse.__matmul__, trace=trace, pack=splitter(problem), unpack=flatten
-    )
+    return Built(mv=A.__matmul__, solve=inverse.__matmul__, trace=trace, pack=splitter(problem), unpack=flatten)
 
 
 def _ggn(problem: Problem, params: list[nn.Parameter]) -> GGNLinearOperator:
     loss, data = nn.CrossEntropyLoss(), problem.batches()
-    return GGNLinearOperator(
-        problem.model, loss, params, data, check_deterministic=False, num_data=len(problem.x)
-    )
+    return GGNLinearOperator(problem.model, loss, params, data, check_deterministic=False, num_data=len(problem.x))
 
 
 def _cg(G: GGNLinearOperator) -> Callable[[list[Tensor]], list[Tensor]]:
     shapes = [tuple(p.shape) for p in G._params]
     damped = G + DAMPING * IdentityLinearOperator(shapes, torch.device("cpu"), torch.float32)
-    return CGInverseLinearOperator(
-        damped, tolerance=TOLERANCE, eps=0.0, max_iter=1000, max_tridiag_iter=0
-    ).__matmul__
+    return CGInverseLinearOperator(damped, tolerance=TOLERANCE, eps=0.0, max_iter=1000, max_tridiag_iter=0).__matmul__
 
 
 def _grouped(problem: Problem, groups: list[list[nn.Parameter]]) -> Callable[[Tensor], list[list[Tensor]]]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.cases import Problem
+from benchmarks.machine import memory_bytes
 from benchmarks.peers import DAMPING, Builder, Built
 
 DISTRIBUTION = "nngeometry"
@@ -40,6 +41,8 @@ def loader(problem: Problem) -> DataLoader:
 
 def _prepare(representation: type) -> Callable[[Problem], Callable[[], Built]]:
     def prepare(problem: Problem) -> Callable[[], Built]:
+        if representation is PMatBlockDiag:
+            _refuse_what_does_not_fit(problem)
         data = loader(problem)
         layers = LayerCollection.from_model(problem.model)
 
@@ -66,6 +69,14 @@ def _built(F: Any, layers: LayerCollection) -> Built:
     )
 
 
+def _refuse_what_does_not_fit(problem: Problem) -> None:
+    """A block is formed, updated by a product as large, and divided into a third."""
+    sizes = [sum(p.numel() for p in m.parameters(recurse=False)) for m in problem.model.modules()]
+    needed = 4 * (sum(n**2 for n in sizes) + 2 * max(sizes) ** 2)
+    if needed > memory_bytes():
+        raise MemoryError(f"its dense blocks would take {needed / 2**30:,.0f} GiB")
+
+
 def _dict(v: PVector) -> PVector:
     """A vector that has both formats at hand."""
     v.dict_repr = {k: tuple(t.contiguous() for t in parts) for k, parts in v.to_dict().items()}
@@ -81,6 +92,3 @@ BUILDERS = {
     "block": Builder(_prepare(PMatBlockDiag), _BATCHES),
     "implicit": Builder(_prepare(PMatImplicit), _BATCHES, lazy=True),
 }
-
-__all__ = ["BUILDERS", "DISTRIBUTION"]
-

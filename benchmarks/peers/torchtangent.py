@@ -1,12 +1,12 @@
 """torchtangent itself, by its public face."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torchtangent as tt
-
 from benchmarks.cases import Problem
-from benchmarks.peers import DAMPING, Builder, Built
+from benchmarks.peers import DAMPING, TOLERANCE, Builder, Built
 
 DISTRIBUTION = "torchtangent"
 
@@ -17,7 +17,9 @@ def _prepare(representation: Any) -> Callable[[Problem], Callable[[], Built]]:
         data = (problem.x, problem.y) if whole else problem.batches()
 
         def build() -> Built:
-            F = tt.fisher(problem.model, data, representation(), likelihood="categorical", kind="exact")
+            F = tt.fisher(problem.model, data, representation, likelihood="categorical", kind="exact")
+            if representation is tt.Implicit:
+                F = replace(F, rtol=TOLERANCE)
             return Built(
                 mv=F.__matmul__,
                 solve=lambda v: F.solve(v, damping=DAMPING),

@@ -14,6 +14,8 @@ widths. One letter means one thing in the whole library:
 | P | parameters: the length of a flat parameter vector |
 | K | columns: several vectors treated at once, or the number of eigenpairs asked for |
 | R | rank: rows of a factor, columns of a thin basis |
+
+Other letters, and lower case, are local to the function that uses them.
 """
 
 AXES = {

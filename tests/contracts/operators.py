@@ -80,16 +80,16 @@ class OperatorContract(ABC):
         assert torch.equal(M, M.T) or torch.allclose(M, M.T, rtol=0, atol=1e-14)
         return M
 
-    @pytest.fixture
-    def M(self, dtype: torch.dtype) -> Operator:
+    @pytest.fixture(name="M")
+    def _operator(self, dtype: torch.dtype) -> Operator:
         return self.build(dtype)
 
     @pytest.fixture
     def v(self, exact: Tensor) -> Tensor:
         return draw(len(exact), seed=7)
 
-    @pytest.fixture
-    def V(self, exact: Tensor) -> Tensor:
+    @pytest.fixture(name="V")
+    def _columns(self, exact: Tensor) -> Tensor:
         return draw(len(exact), 3, seed=8)
 
     @pytest.fixture
@@ -113,9 +113,7 @@ class OperatorContract(ABC):
         transposed = V.to(dtype).T.contiguous().T
         close(M @ transposed, exact @ V, dtype)
 
-    def test_product_with_a_dict(
-        self, M: Operator, exact: Tensor, v: Tensor, space: Space, dtype: torch.dtype
-    ) -> None:
+    def test_product_with_a_dict(self, M: Operator, exact: Tensor, v: Tensor, space: Space, dtype: torch.dtype) -> None:
         named = space.split(v.to(dtype))
         out = M.on(space) @ named
         assert isinstance(out, dict)
@@ -141,7 +139,7 @@ class OperatorContract(ABC):
         for damping in DAMPINGS[dtype]:
             A = exact + damping * eye(len(exact))
             if self._rank(A) < len(A):
-                with pytest.raises(torch.linalg.LinAlgError, match="singular.*damping"):
+                with pytest.raises(torch.linalg.LinAlgError, match=r"singular.*damping"):
                     M.solve(v.to(dtype), damping=damping)
                 continue
             close(M.solve(v.to(dtype), damping=damping), torch.linalg.solve(A, v), dtype)
@@ -199,7 +197,7 @@ class OperatorContract(ABC):
         for damping in DAMPINGS[dtype]:
             values = torch.linalg.eigvalsh(exact + damping * eye(len(exact)))
             if self._rank(exact + damping * eye(len(exact))) < len(exact):
-                with pytest.raises(torch.linalg.LinAlgError, match="singular.*damping"):
+                with pytest.raises(torch.linalg.LinAlgError, match=r"singular.*damping"):
                     M.logdet(damping=damping)
             elif values.min() < 0:
                 with pytest.raises(ValueError, match="indefinite"):
@@ -299,9 +297,7 @@ class OperatorContract(ABC):
 
     # --- other programs
 
-    def test_save_and_load(
-        self, M: Operator, exact: Tensor, space: Space, dtype: torch.dtype, tmp_path: Path
-    ) -> None:
+    def test_save_and_load(self, M: Operator, exact: Tensor, space: Space, dtype: torch.dtype, tmp_path: Path) -> None:
         path = tmp_path / "operator.safetensors"
         if not self.saves:
             with pytest.raises(ValueError, match="cannot be saved"):
@@ -334,7 +330,7 @@ class OperatorContract(ABC):
             M @ space.split(good)
         with pytest.raises(ValueError, match=r"\.to\(\)"):
             M @ good.half()
-        with pytest.raises(ValueError, match="missing.*bias"):
+        with pytest.raises(ValueError, match=r"missing.*bias"):
             M.on(space) @ {"weight": good[None, :-2]}
         for damping in (-1.0, float("nan")):
             with pytest.raises(ValueError, match="damping"):

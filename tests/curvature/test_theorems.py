@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import torchtangent as tt
 
 every_case = pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())
-ONE_LOCATION = ["mlp", "deep-linear", "linear", "frozen-layer", "bottleneck", "single-output"]
+ONE_LOCATION = ["mlp", "deep-linear", "linear", "frozen-layer", "bottleneck"]
 
 
 def likelihood_for(f: Tensor) -> str:
@@ -177,9 +177,7 @@ def test_categorical_fisher_ignores_a_common_shift_of_the_logits() -> None:
     """Adding one number to all logits of a sample changes no probability, so F vanishes along it."""
     model, x, _ = ZOO["mlp"].build()
     F = tt.fisher(model, (x, None), tt.Dense).dense()
-    shift = torch.cat(
-        [torch.full_like(p, float(n == "3.bias")).flatten() for n, p in model.named_parameters()]
-    )
+    shift = torch.cat([torch.full_like(p, float(n == "3.bias")).flatten() for n, p in model.named_parameters()])
     assert (F @ shift).norm() <= 1e-12 * F.norm()
 
 
@@ -249,10 +247,7 @@ def test_sampled_representations_are_unbiased(representation: str) -> None:
     exact = tt.fisher(model, (x, None), chosen).dense()
 
     def error(samples: int) -> float:
-        runs = [
-            tt.fisher(model, (x, None), chosen, kind="sampled", samples=samples, seed=s).dense()
-            for s in range(20)
-        ]
+        runs = [tt.fisher(model, (x, None), chosen, kind="sampled", samples=samples, seed=s).dense() for s in range(20)]
         return (sum((run - exact).square().sum() for run in runs) / 20) ** 0.5 / exact.norm()
 
     coarse, fine = error(4), error(400)
@@ -266,10 +261,7 @@ def test_sampled_sequence_terms_are_unbiased() -> None:
     model, x, _ = ZOO["sequence-outputs"].build()
     exact = oracle.fisher(model, [(x, None)])
     runs = torch.stack(
-        [
-            tt.fisher(model, (x, None), tt.Dense, kind="sampled", samples=200, seed=s).dense()
-            for s in range(20)
-        ]
+        [tt.fisher(model, (x, None), tt.Dense, kind="sampled", samples=200, seed=s).dense() for s in range(20)]
     )
     spread = (runs - runs.mean(0)).square().sum((1, 2)).mean().sqrt()
     assert (runs.mean(0) - exact).norm() < 3 * spread / 20**0.5

@@ -130,9 +130,7 @@ def test_batch_size_invariance(name: str) -> None:
     """Batches of uneven size, put together, are the whole."""
     model, x, output = ZOO[name].build()
     whole = tt.jacobian(model, x, output=output).dense()
-    pieces = [
-        tt.jacobian(model, take(x, part), output=output).dense() for part in (slice(0, 1), slice(1, None))
-    ]
+    pieces = [tt.jacobian(model, take(x, part), output=output).dense() for part in (slice(0, 1), slice(1, None))]
     assert_close(torch.cat(pieces), whole)
 
 
@@ -142,7 +140,7 @@ def test_order_invariance() -> None:
     assert_close(tt.jacobian(model, x[order]).dense(), tt.jacobian(model, x).dense()[order])
 
 
-def test_result_outlives_the_model() -> None:
+def test_moved_parameters_are_refused() -> None:
     """A Jacobian is at the point where it was taken: moving the parameters later does not move it."""
     model, x = mlp()
     J = tt.jacobian(model, x)
@@ -262,9 +260,7 @@ def test_params_across_the_zoo(name: str, pattern: str | list[str]) -> None:
 
     model, x, output = ZOO[name].build()
     patterns = [pattern] if isinstance(pattern, str) else pattern
-    expected = oracle.jacobian(
-        model, x, output, keep=lambda key, p: any(fnmatchcase(key, pat) for pat in patterns)
-    )
+    expected = oracle.jacobian(model, x, output, keep=lambda key, p: any(fnmatchcase(key, pat) for pat in patterns))
     assert_close(tt.jacobian(model, x, params=pattern, output=output).dense(), expected)
 
 

@@ -116,7 +116,11 @@ class TestBlock(OperatorContract):
 
     def matrix(self) -> Tensor:
         rows = draw(2, 4, seed=2)
-        blocks = [torch.kron(spd(2), spd(4, seed=1)), rows.T @ rows, torch.diag(torch.tensor([2.0, 5.0]).double())]
+        blocks = [
+            torch.kron(spd(2), spd(4, seed=1)),
+            rows.T @ rows,
+            torch.diag(torch.tensor([2.0, 5.0]).double()),
+        ]
         return placed(blocks, 16)
 
 
@@ -160,7 +164,7 @@ class TestArrowhead(OperatorContract):
 
 
 class TestArrowheadIndefinite(OperatorContract):
-    """One row has a zero on its diagonal (elimination must not divide by it), one a negative Schur complement."""
+    """One row has a zero on its diagonal, which must not be divided by, one a negative Schur complement."""
 
     operator = ArrowheadOperator
 

@@ -21,6 +21,7 @@ class Batches:
     """
 
     def __init__(self, data: Any) -> None:
+        self.repeat = False  # whether it will be read again
         self._data: Iterable[Any] = [data] if isinstance(data, Tensor | Mapping | tuple) else data
         self._seen: list[tuple[Any, ...]] | None = None
 
@@ -28,7 +29,7 @@ class Batches:
         prints: list[tuple[Any, ...]] = []
         for batch in self._data:
             x, y = _split(batch)
-            prints.append(_fingerprint(x))
+            prints.append(_fingerprint(x) if self.repeat else ())
             if self._seen is not None and prints != self._seen[: len(prints)]:
                 raise ValueError(_NOT_REPEATED.format(f"batch {len(prints) - 1} differs"))
             yield x, y

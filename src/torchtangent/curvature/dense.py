@@ -29,7 +29,7 @@ class DenseSum(Accumulator):
         self.total: Tensor | None = None
 
     def update(self, layers: Layers) -> None:
-        J = torch.cat([layers[name].dense().flatten(2) for name in self.names], 2).flatten(0, 1)
+        J = torch.cat([layers[name].flat() for name in self.names], 2).flatten(0, 1)
         if self.total is None:
             self.total = J.new_zeros(J.shape[1], J.shape[1])
         add_gram(self.total, J)

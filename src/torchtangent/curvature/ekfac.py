@@ -52,8 +52,7 @@ class EigenSum(Accumulator):
             self.kronecker.update(layers)
             return
         new = [
-            layer.rotated_squares(layers, bases)
-            for layer, bases in zip(self.kronecker.layers, self.bases, strict=True)
+            layer.rotated_squares(layers, bases) for layer, bases in zip(self.kronecker.layers, self.bases, strict=True)
         ]
         if self.squares:
             new = [[s + t for s, t in zip(*pair, strict=True)] for pair in zip(self.squares, new, strict=True)]

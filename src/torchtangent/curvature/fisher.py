@@ -16,8 +16,8 @@ from torchtangent.jacobians.inputs import Inputs, Output, batch_size, take
 from torchtangent.jacobians.select import Params
 from torchtangent.operators import BlockOperator, Operator
 
-_TRACE = 1 << 30  # bytes of activations and factors at a time
-_KEPT = 3 << 30  # bytes of factors that are kept for a second sweep instead of being captured again
+_TRACE = 16 << 20  # bytes of activations and factors at a time (see Capture.budget)
+_KEPT = 96 << 20  # bytes of factors that are kept for a second sweep instead of being captured again
 
 
 def fisher(
@@ -65,10 +65,12 @@ def fisher(
     chosen = resolve(representation)
     if isinstance(chosen, Implicit):
         source.look()
-        return implicit(capture, FisherProduct(capture, source.batches, pulled)).on(capture.space)
+        product = FisherProduct(capture, source.batches, pulled)
+        product.keep()
+        return implicit(capture, product).on(capture.space)
 
     total = chosen.start(capture.space, capture.space.names)
-    source.keep = total.sweeps > 1
+    source.keep = source.batches.repeat = total.sweeps > 1
     for _ in range(total.sweeps):
         for layers in source:
             total.update(layers)
@@ -79,9 +81,7 @@ def fisher(
     return BlockOperator(blocks, capture.space.size).on(capture.space)
 
 
-def hessian(
-    model: nn.Module, data: Any, loss: Loss, *, params: Params = None, output: Output = None
-) -> Operator:
+def hessian(model: nn.Module, data: Any, loss: Loss, *, params: Params = None, output: Output = None) -> Operator:
     """The Hessian of a loss with respect to the parameters, as an implicit operator.
 
     Args:
@@ -129,15 +129,16 @@ class LayerSource:
             layers = trace.pull(pull(trace.outputs, y))
             del trace
             if self.keep:
-                held += sum(layer.d.nbytes for layer in layers.values())
+                held += sum({layer.d.data_ptr(): layer.d.nbytes for layer in layers.values()}.values())
                 self._kept.append(layers)
-                if held > _KEPT:
+                if held > self.capture.budget(_KEPT):
                     self.keep, self._kept = False, []
             yield layers
 
     def look(self) -> None:
         """One look at the data before anything implicit is promised: errors come now, not at the first product."""
         first = True
+        self.batches.repeat = True
         for x, y in self.batches.pieces(batch_size):
             if first:
                 few = slice(0, min(2, batch_size(x)))

@@ -13,14 +13,15 @@ from torch import Tensor
 from torchtangent.curvature.cotangents import Cotangents
 from torchtangent.curvature.data import Batches
 from torchtangent.curvature.representation import Accumulator, Representation
-from torchtangent.jacobians.call import run, undisturbed
+from torchtangent.jacobians.call import undisturbed
 from torchtangent.jacobians.capture import Capture
-from torchtangent.jacobians.inputs import batch_size, pick
-from torchtangent.jacobians.products import pull, push
+from torchtangent.jacobians.inputs import Inputs, batch_size
+from torchtangent.jacobians.products import Linearized, can_keep, pull, push
 from torchtangent.operators import ImplicitOperator, Space
 
 Loss = Callable[[Tensor, Any], Tensor]
-_BUDGET = 1 << 30
+_BUDGET = 256 << 20  # bytes of activations at a time
+_KEPT = 64 << 20  # bytes of graphs that are kept between products
 
 
 @dataclass(frozen=True)
@@ -28,29 +29,62 @@ class Implicit(Representation):
     """F v = (1/N) Σ_n J_nᵀ Λ_n J_n v by one forward-mode and one reverse-mode pass over the data for each v."""
 
     def start(self, space: Space, names: Sequence[str]) -> Accumulator:
-        raise ValueError(
-            "Implicit works on the whole model: it cannot be mixed with other representations in a dict."
-        )
+        raise ValueError("Implicit works on the whole model: it cannot be mixed with other representations in a dict.")
 
 
 class FisherProduct:
-    """V ↦ F V, a sweep over the data for each column."""
+    """V ↦ F V, a sweep over the data for each product.
+
+    Data that fits into a small budget is linearized once and kept, which saves the forward passes of later products.
+    """
 
     def __init__(self, capture: Capture, batches: Batches, cotangents: Cotangents) -> None:
         self.capture, self.batches, self.cotangents = capture, batches, cotangents
+        self._kept: list[tuple[Linearized, Tensor]] | None = None
 
     def __call__(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
         total, n = torch.zeros_like(V), 0
+        tangents = [self.capture.space.split(column.contiguous()) for column in V.unbind(1)]
+        if self._kept is not None:
+            self.capture.check_unmoved()
+            for linear, u in self._kept:
+                n += u.shape[1]
+                for k, v in enumerate(tangents):
+                    total[:, k] += _flat(linear.pull(_weigh(u, linear.push(v))))
+            return total / n
         pulled = self.cotangents.start()
-        for x, y in self.batches.pieces(lambda _: self.capture.samples_within(_BUDGET, 1)):
+        for x, y in self.batches.pieces(self._size):
             n += batch_size(x)
+            self.capture.check(x)
             u = None
-            for k, column in enumerate(V.unbind(1)):
-                f, w = push(self.capture, x, self.capture.space.split(column.contiguous()))
+            for k, v in enumerate(tangents):
+                f, w = push(self.capture, x, v)
                 u = pulled(f, y) if u is None else u
-                w = torch.einsum("mn...,mn->n...", u, (u * w).flatten(2).sum(2))
-                total[:, k] += torch.cat([g.flatten() for g in pull(self.capture, x, w).values()])
+                total[:, k] += _flat(pull(self.capture, x, _weigh(u, w)))
         return total / n
+
+    def keep(self) -> None:
+        """Linearize the data now and keep it, if it is small and the model allows it."""
+        kept, pulled, size = [], self.cotangents.start(), 0
+        for x, y in self.batches.pieces(self._size):
+            size += batch_size(x) * 2 * sum(self.capture.bytes_per_sample)
+            if size > self.capture.budget(_KEPT) or (not kept and not can_keep(self.capture, x)):
+                return
+            linear = Linearized(self.capture, x)
+            kept.append((linear, pulled(linear.outputs, y)))
+        self._kept = kept
+
+    def _size(self, x: Inputs) -> int:
+        return self.capture.samples_within(_BUDGET, 1)
+
+
+def _weigh(u: Float[Tensor, "M N *out"], w: Float[Tensor, "N *out"]) -> Float[Tensor, "N *out"]:
+    """Λ w = Σ_m u_m ⟨u_m, w⟩, sample by sample."""
+    return torch.einsum("mn...,mn->n...", u, (u * w).flatten(2).sum(2))
+
+
+def _flat(v: dict[str, Tensor]) -> Float[Tensor, "P"]:
+    return torch.cat([t.flatten() for t in v.values()])
 
 
 class HessianProduct:
@@ -65,8 +99,9 @@ class HessianProduct:
         for x, y in self.batches.pieces(batch_size):
             size = batch_size(x)
             n += size
+            self.capture.check(x)
             with undisturbed():
-                f = pick(run(self.capture.model, x), self.capture.output, size)
+                f = self.capture.network(x)
                 value = self.loss(f, y)
                 if value.dim() != 0:
                     raise ValueError(

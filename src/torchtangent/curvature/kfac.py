@@ -82,9 +82,7 @@ class KroneckerSum(Accumulator):
                 elif isinstance(layer, Outer):
                     b = layers[bias] if bias in own else None
                     joint = isinstance(b, Scale) and b.x is None and b.origin == layer.origin
-                    self.layers.append(
-                        OuterMoments(self.space, name, layer, bias if joint else None, self.sharing)
-                    )
+                    self.layers.append(OuterMoments(self.space, name, layer, bias if joint else None, self.sharing))
                     del free[name]
                     if joint:
                         del free[bias]

@@ -65,7 +65,7 @@ class OuterMoments(LayerMoments):
         layer = _expect(layers[self.weight], Outer, self.weight)
         left, right = zip(*bases, strict=True)
         total: Tensor | float = 0.0
-        N, G, C, S, O = layer.d.shape
+        _, _, C, S, O = layer.d.shape
         for part in layer.chunks(layer.d.element_size() * S * (C * O + layer.shape.numel() // O)):
             a = with_ones(part.a) if self.bias else part.a
             rotated = part.at(_rotate_inputs(a, right), _rotate_cotangents(part.d, left))

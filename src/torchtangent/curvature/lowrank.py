@@ -28,7 +28,7 @@ class RowList(Accumulator):
         self.rows: list[Tensor] = []
 
     def update(self, layers: Layers) -> None:
-        parts = [layers[name].dense().flatten(2).flatten(0, 1) for name in self.names]
+        parts = [layers[name].flat().flatten(0, 1) for name in self.names]
         self.rows.append(torch.cat(parts, 1))
 
     def finish(self, n: int) -> Blocks:

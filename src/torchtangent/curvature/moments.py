@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchtangent.operators import DenseOperator, LowRankOperator, Operator
 
-_BLOCK = 512
+_BLOCK = 128
 
 
 def add_gram(total: Float[Tensor, "I I"], rows: Float[Tensor, "R I"]) -> None:

@@ -85,7 +85,7 @@ def _squares(weight: LayerJacobian, bias: LayerJacobian) -> Float[Tensor, "O I"]
 
 def _edge(weight: LayerJacobian, bias: LayerJacobian) -> Float[Tensor, "O I"]:
     """Σ_nc J_w[o,i] J_b[o]."""
-    b = bias.dense().flatten(2)
+    b = bias.flat()
     if isinstance(weight, Outer):
         d = torch.einsum("ngcso,ncgo->ngso", weight.d, b.unflatten(2, (weight.groups, -1)))
         return torch.einsum("ngso,ngsi->goi", d, weight.a).flatten(0, 1)

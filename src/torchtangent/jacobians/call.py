@@ -2,30 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from torchtangent.jacobians.inputs import Inputs, arguments, map_leaves
+from torchtangent.jacobians.inputs import Inputs, Output, arguments, batch_size, map_leaves, pick
 
 
-def run(model: nn.Module, x: Inputs, params: dict[str, Tensor] | None = None) -> Any:
-    """Call the model, on copies of its buffers, with some parameters replaced."""
-    args, kwargs = arguments(map_leaves(Tensor.detach, x))
-    replaced = {name: b.clone() for name, b in model.named_buffers()} | (params or {})
-    if not replaced:
-        return model(*args, **kwargs)
-    return torch.func.functional_call(model, replaced, args, kwargs)
+class Network:
+    """A model as a function of its inputs and, if wanted, of its parameters: (N, C) or (N, T, C) outputs.
+
+    It runs on copies of the model's buffers. A parameter or module that has several names is replaced under all.
+
+    Args:
+        model: Any module.
+        output: Which tensor of its result.
+    """
+
+    def __init__(self, model: nn.Module, output: Output = None) -> None:
+        self.model, self.output = model, output
+        self._names: dict[int, list[str]] = defaultdict(list)
+        for path, module in model.named_modules():
+            for attribute, p in module._parameters.items():
+                if p is not None:
+                    self._names[id(p)].append(f"{path}.{attribute}" if path else attribute)
+
+    def __call__(self, x: Inputs, params: Mapping[int, Tensor] | None = None) -> Tensor:
+        """The outputs for a batch; `params` maps the id of a parameter to what stands in for it."""
+        args, kwargs = arguments(map_leaves(Tensor.detach, x))
+        replaced = self._copied_buffers()
+        for key, value in (params or {}).items():
+            replaced.update(dict.fromkeys(self._names[key], value))
+        if replaced:
+            result = torch.func.functional_call(self.model, replaced, args, kwargs, tie_weights=False)
+        else:
+            result = self.model(*args, **kwargs)
+        return pick(result, self.output, batch_size(x))
+
+    def _copied_buffers(self) -> dict[str, Tensor]:
+        copies: dict[str, Tensor] = {}
+        made: dict[int, Tensor] = {}
+        for path, module in self.model.named_modules():
+            for attribute, b in module._buffers.items():
+                if b is not None:
+                    made[id(b)] = made.get(id(b), b.clone())
+                    copies[f"{path}.{attribute}" if path else attribute] = made[id(b)]
+        return copies
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Gradients on, fused attention off (it has no per-sample derivatives), global random state kept."""
+    """Gradients on, fused attention off (it lacks derivatives that are needed here), global random state kept."""
     fused = torch.backends.mha.get_fastpath_enabled()
-    with torch.enable_grad(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    with (
+        torch.enable_grad(),
+        torch.random.fork_rng(devices=range(torch.cuda.device_count())),
+        sdpa_kernel(SDPBackend.MATH),
+    ):
         torch.backends.mha.set_fastpath_enabled(False)
         try:
             yield

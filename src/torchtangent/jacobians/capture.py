@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from torchtangent.jacobians import fallback
-from torchtangent.jacobians.call import run, undisturbed
+from torchtangent.jacobians.call import Network, undisturbed
 from torchtangent.jacobians.factors import LayerJacobian, Outer, Scale, merge, zero
 from torchtangent.jacobians.inputs import (
     Inputs,
@@ -29,7 +30,6 @@ from torchtangent.jacobians.inputs import (
     batch_size,
     check_devices,
     check_finite,
-    pick,
 )
 from torchtangent.jacobians.modes import check_modes
 from torchtangent.jacobians.rules import RULES, NoRule
@@ -62,12 +62,14 @@ class Capture:
     def __init__(self, model: nn.Module, params: Params = None, output: Output = None) -> None:
         check_modes(model)
         self.model = model
-        self.output = output
+        self.network = Network(model, output)
         self.params = select(model, params)
         self.space = Space.of(self.params)
         self.uncovered: set[str] = set()  # parameters that only the fallback gets right
         self.loop = False  # the fallback cannot vectorize over samples
-        self.twice_reverse = False  # no forward mode: J v by two reverse passes
+        self.push: Callable | None = None  # how J v is computed for this model (see products.py)
+        self.versions = [p._version for p in self.params.values()]
+        self.signatures: set[tuple] = set()  # the patterns of use that were checked
         self.verified = 0  # samples of the largest batch that was checked
         self.bytes_per_sample = (0, 0)  # of a trace: fixed, and for each cotangent
         self.output_shape = torch.Size()  # (C,) or (T, C), known once a batch was checked
@@ -76,22 +78,35 @@ class Capture:
     def trace(self, x: Inputs) -> Trace:
         """Run the model on a batch and record it; the first batch is also checked."""
         self.check(x)
-        return self.record(x)
+        trace = self.record(x)
+        if trace.signature not in self.signatures:
+            verify(self, x, samples=len(trace.outputs))
+            trace = self.record(x)
+        return trace
 
     def check(self, x: Inputs) -> None:
         """Check the inputs and, on the first batch, the rules themselves (see verify.py)."""
         n = batch_size(x)
         check_devices(self.model, x)
+        self.check_unmoved()
         if self.verified < min(2, n):
-            verify(self, x)
+            verify(self, x, samples=min(n, 3))
+
+    def check_unmoved(self) -> None:
+        """What was made at one point of parameter space must not be used at another."""
+        if self.versions != [p._version for p in self.params.values()]:
+            raise RuntimeError(
+                "The model's parameters were changed in place since this object was made, so its values would belong "
+                "to another point. Make it again (or keep a copy of the model)."
+            )
 
     def record(self, x: Inputs) -> Trace:
         """Run the model on a batch with hooks on every layer that has a rule."""
-        n, uses = batch_size(x), []
+        uses: list[Use] = []
         names = {id(p): name for name, p in self.params.items()}
 
         def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any], y: Any) -> None:
-            own = {a: names[id(p)] for a, p in module._parameters.items() if id(p) in names}
+            own = {a: names[id(p)] for a, p in _matrix_and_bias(module) if id(p) in names}
             value = args[0] if args else kwargs.get("input")
             if isinstance(y, Tensor) and y.requires_grad and isinstance(value, Tensor):
                 uses.append(Use(module, own, value.detach(), get_gradient_edge(y), y.shape))
@@ -99,10 +114,10 @@ class Capture:
         with ExitStack() as stack:
             stack.enter_context(undisturbed())
             for module in self.model.modules():
-                if type(module) in RULES and any(id(p) in names for p in module._parameters.values()):
+                if type(module) in RULES and any(id(p) in names for _, p in _matrix_and_bias(module)):
                     handle = module.register_forward_hook(hook, prepend=True, with_kwargs=True)
                     stack.callback(handle.remove)
-            f = pick(run(self.model, x), self.output, n)
+            f = self.network(x)
         check_finite(f.detach())
         return Trace(self, x, f, uses)
 
@@ -112,10 +127,14 @@ class Capture:
             self._said.add(key)
             warnings.warn(message, TangentWarning, stacklevel=2)
 
-    def samples_within(self, budget: int, cotangents: int) -> int:
-        """How many samples at a time keep a trace with so many cotangents within a budget in bytes."""
+    def samples_within(self, base: int, cotangents: int) -> int:
+        """How many samples at a time keep a trace with so many cotangents within `budget(base)`."""
         fixed, each = self.bytes_per_sample
-        return max(1, budget // max(1, fixed + cotangents * each))
+        return max(1, self.budget(base) // max(1, fixed + cotangents * each))
+
+    def budget(self, base: int) -> int:
+        """Bytes to work with: `base`, and some multiple of the model itself. The same on every machine."""
+        return base + 8 * sum(p.nbytes for p in self.params.values())
 
 
 class Trace:
@@ -141,6 +160,17 @@ class Trace:
     def outputs(self) -> Float[Tensor, "N *C"]:
         """f(x), detached."""
         return self.graph_outputs.detach()
+
+    @property
+    def signature(self) -> tuple[tuple[int, float], ...]:
+        """Which layers were used, in which order, with how many rows for a sample: new ones are checked anew."""
+        return tuple((id(u.module), u.shape[0] / len(self.graph_outputs)) for u in self.uses)
+
+    def units(self) -> Float[Tensor, "C N *out"]:
+        """One unit cotangent for each output."""
+        f = self.outputs
+        one = torch.eye(f[0].numel(), dtype=f.dtype, device=f.device)
+        return one.unsqueeze(1).expand(-1, len(f), -1).reshape(-1, *f.shape)
 
     def pull(self, cotangents: Float[Tensor, "C N *out"]) -> dict[str, LayerJacobian]:
         """Pull cotangents back to every parameter: factors by rules, the rest by the fallback.
@@ -172,8 +202,8 @@ class Trace:
                 found[name] = merge(pieces[name]) if pieces[name] else zero(n, c, _wide(p.detach()))
         return {name: found[name] for name in params}
 
-    def _backward(self, cotangents: Float[Tensor, "C N *out"]) -> list[Float[Tensor, "N C *y"]]:
-        """∂(u·f)/∂y for every recorded use and every cotangent, one backward pass each."""
+    def _backward(self, cotangents: Float[Tensor, "C N *out"]) -> list[Tensor]:
+        """∂(u·f)/∂y, (rows, C, *y), for every recorded use: one backward pass for each cotangent."""
         if not self.uses:
             return []
         edges = [u.edge for u in self.uses]
@@ -203,11 +233,7 @@ class Trace:
         }
 
     def _fall_back(self, names: list[str], cotangents: Tensor) -> dict[str, LayerJacobian]:
-        capture = self.capture
-
-        def f(params: dict[str, Tensor], x: Inputs) -> Tensor:
-            return pick(run(capture.model, x, params), capture.output, 1)
-
+        capture, f = self.capture, self.capture.network
         chosen = {name: capture.params[name] for name in names}
         with undisturbed():
             if not capture.loop:
@@ -223,10 +249,15 @@ class Trace:
             return fallback.looped(f, chosen, self.x, cotangents)
 
 
+def _matrix_and_bias(module: nn.Module) -> list[tuple[str, nn.Parameter | None]]:
+    """What rules speak about. (Old-style weight_norm leaves other parameters in a module of the same type.)"""
+    return [(a, module._parameters.get(a)) for a in ("weight", "bias")]
+
+
 def _apply_rule(use: Use, d: Tensor, n: int) -> dict[str, LayerJacobian]:
     """The factors of one use. A layer may see a reshaped batch: k rows for each of the n samples."""
     rows = use.shape[0]
-    if use.x.dim() == 0 or len(use.x) != rows or rows % n:
+    if use.x.dim() == 0 or len(use.x) != rows or rows == 0 or rows % n:
         raise NoRule(f"{rows} rows for {n} samples")
     factors = RULES[type(use.module)](use.module, _wide(use.x), d)
     return factors if rows == n else {k: j.regroup(n) for k, j in factors.items()}

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-_CHUNK_BYTES = 1 << 25  # working set of a formed Jacobian: small enough to stay near the caches
+_CHUNK_BYTES = 1 << 24  # working set of a formed Jacobian: small enough to stay near the caches
 _WRITE_COST = 64  # multiplications that cost as much as writing, reading and squaring one entry of J
 
 
@@ -42,6 +42,10 @@ class LayerJacobian(ABC):
     @abstractmethod
     def dense(self) -> Float[Tensor, "N C *P"]:
         """J itself, (N, C, *shape)."""
+
+    def flat(self) -> Float[Tensor, "N C P"]:
+        """J with the parameter flattened."""
+        return self.dense().reshape(self.samples, self.outputs, -1)
 
     @abstractmethod
     def pullback(self, u: Float[Tensor, "N C"]) -> Float[Tensor, "*P"]:
@@ -166,7 +170,7 @@ class Scale(LayerJacobian):
         return self.d.sum(2) if self.x is None else torch.einsum("ncsk,nsk->nck", self.d, self.x)
 
     def dense(self) -> Float[Tensor, "N C *P"]:
-        return self.form().unflatten(2, self.shape)
+        return self.form().reshape(self.samples, self.outputs, *self.shape)
 
     def pullback(self, u: Float[Tensor, "N C"]) -> Float[Tensor, "*P"]:
         return torch.einsum("nck,nc->k", self.form(), u).view(self.shape)

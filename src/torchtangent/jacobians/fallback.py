@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,50 +13,51 @@ from torch import Tensor
 from torchtangent.jacobians.factors import Dense, LayerJacobian
 from torchtangent.jacobians.inputs import Inputs, map_leaves, take
 
-Function = Callable[[dict[str, Tensor], Inputs], Tensor]
+Function = Callable[[Inputs, dict[int, Tensor]], Tensor]
 
 
 def vectorized(
-    f: Function, params: dict[str, Tensor], x: Inputs, cotangents: Float[Tensor, "C N *out"]
+    f: Function, params: Mapping[str, Tensor], x: Inputs, cotangents: Float[Tensor, "C N *out"]
 ) -> dict[str, LayerJacobian]:
     """Pull cotangents back sample by sample with `torch.func.vmap`.
 
     Args:
-        f: The model as a function of the parameters and a batch of one sample, returning (1, *out).
+        f: The model as a function of a batch of one sample and of parameters by id, returning (1, *out).
         params: The parameters to differentiate with respect to.
         x: A batch of N samples.
         cotangents: What to pull back.
     """
-    values = {name: p.detach() for name, p in params.items()}
+    values = {id(p): p.detach() for p in params.values()}
 
-    def one(sample: Any, u: Float[Tensor, "C *out"]) -> dict[str, Tensor]:
-        def at(p: dict[str, Tensor]) -> Tensor:
-            return f(p, map_leaves(lambda v: v.unsqueeze(0), sample))[0]
+    def one(sample: Any, u: Float[Tensor, "C *out"]) -> dict[int, Tensor]:
+        def at(p: dict[int, Tensor]) -> Tensor:
+            return f(map_leaves(lambda v: v.unsqueeze(0), sample), p)[0]
 
-        _, pull = torch.func.vjp(at, values)
+        pull = torch.func.vjp(at, values)[1]
         return torch.func.vmap(pull)(u)[0]
 
     batched = map_leaves(lambda v: 0, x)
     axes = (_axes(batched), 1)
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
         found = torch.func.vmap(one, in_dims=axes)(x, cotangents)
-    return {name: Dense(found[name], p.shape) for name, p in params.items()}
+    return {name: Dense(found[id(p)], p.shape) for name, p in params.items()}
 
 
 def looped(
-    f: Function, params: dict[str, Tensor], x: Inputs, cotangents: Float[Tensor, "C N *out"]
+    f: Function, params: Mapping[str, Tensor], x: Inputs, cotangents: Float[Tensor, "C N *out"]
 ) -> dict[str, LayerJacobian]:
     """The same one sample at a time, with plain autograd: for models that `vmap` cannot take."""
     c, n = cotangents.shape[:2]
     found = {name: p.new_zeros(n, c, *p.shape, requires_grad=False) for name, p in params.items()}
-    values = {name: p.detach().requires_grad_() for name, p in params.items()}
+    values = {id(p): p.detach().requires_grad_() for p in params.values()}
     for i in range(n):
-        out = f(values, take(x, slice(i, i + 1)))
+        out = f(take(x, slice(i, i + 1)), values)
         for j in range(c):
             grads = torch.autograd.grad(
                 out, list(values.values()), cotangents[j, i : i + 1], retain_graph=True, allow_unused=True
             )
-            for name, grad in zip(values, grads, strict=True):
+            for name, grad in zip(params, grads, strict=True):
                 if grad is not None:
                     found[name][i, j] = grad
     return {name: Dense(found[name], p.shape) for name, p in params.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -13,7 +15,7 @@ from torchtangent.jacobians.products import pull, push
 from torchtangent.jacobians.select import Params
 from torchtangent.operators.space import Space, Vector
 
-_BUDGET = 1 << 30  # bytes of activations and factors at a time
+_BUDGET = 256 << 20  # bytes of activations and factors at a time
 
 
 def jacobian(model: nn.Module, x: Inputs, *, params: Params = None, output: Output = None) -> Jacobian:
@@ -63,9 +65,7 @@ class Jacobian:
 
     def _layers(self, x: Inputs) -> dict[str, LayerJacobian]:
         trace = self._capture.trace(x)
-        f = trace.outputs
-        units = torch.eye(f[0].numel(), dtype=f.dtype, device=f.device)
-        return trace.pull(units.unsqueeze(1).expand(-1, len(f), -1).reshape(-1, *f.shape))
+        return trace.pull(trace.units())
 
     def dense(self) -> Float[Tensor, "N *out P"]:
         """J itself, parameters flattened and concatenated in `named_parameters()` order."""
@@ -75,7 +75,7 @@ class Jacobian:
         for index, x in self._pieces(cotangents=J[0, ..., 0].numel()):
             start = 0
             for layer in self._layers(x).values():
-                part = layer.dense().flatten(2)
+                part = layer.flat()
                 J[index, ..., start : start + part.shape[2]] = part.view(len(part), *self._outputs[1:], -1)
                 start += part.shape[2]
         return J
@@ -99,12 +99,12 @@ class Jacobian:
         if tuple(u.shape) != self._outputs:
             raise ValueError(f"J.T @ u needs u of the outputs' shape {self._outputs}, got {tuple(u.shape)}.")
         parts = [
-            torch.cat([g.flatten() for g in pull(self._capture, x, u[index]).values()])
-            for index, x in self._pieces()
+            torch.cat([g.flatten() for g in pull(self._capture, x, u[index]).values()]) for index, x in self._pieces()
         ]
         return torch.stack(parts).sum(0)
 
-    def _pieces(self, cotangents: int = 1):  # type: ignore[no-untyped-def]
+    def _pieces(self, cotangents: int = 1) -> Iterator[tuple[slice, Inputs]]:
+        self._capture.check(self._x)
         return split(self._x, self._capture.samples_within(_BUDGET, cotangents))
 
 

@@ -1,54 +1,138 @@
-"""J v and Jᵀu by automatic differentiation, a few samples at a time: J is never formed."""
+"""J v and Jᵀu by automatic differentiation: J is never formed."""
 
 from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.jacobians.call import run, undisturbed
+from torchtangent.jacobians.call import undisturbed
 from torchtangent.jacobians.capture import Capture
-from torchtangent.jacobians.inputs import Inputs, batch_size, pick
+from torchtangent.jacobians.inputs import Inputs, batch_size, take
+
+Tangent = dict[str, Tensor]
+Way = Callable[[Capture, Inputs, Tangent], tuple[Tensor, Tensor]]
 
 
-def push(capture: Capture, x: Inputs, v: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """f(x) and J v, both (N, *out): forward mode, or twice reverse where a layer has no forward mode."""
-    n = batch_size(x)
-    if not capture.twice_reverse:
-        values = {name: p.detach() for name, p in capture.params.items()}
+def pull(capture: Capture, x: Inputs, u: Float[Tensor, "N *out"]) -> Tangent:
+    """Jᵀu, parameter by parameter."""
+    params = capture.params
+    with undisturbed():
+        f = capture.network(x)
+        if not f.requires_grad:
+            return {name: torch.zeros_like(p, requires_grad=False) for name, p in params.items()}
+        grads = torch.autograd.grad(f, list(params.values()), u.view_as(f), allow_unused=True, materialize_grads=True)
+    return {name: g.to_dense() if g.is_sparse else g for name, g in zip(params, grads, strict=True)}
 
-        def f(params: dict[str, Tensor]) -> Tensor:
-            return pick(run(capture.model, x, params), capture.output, n)
 
-        try:
-            with undisturbed(), torch.no_grad():
-                return torch.func.jvp(f, (values,), (v,))
-        except (NotImplementedError, RuntimeError) as error:
-            if isinstance(error, torch.OutOfMemoryError):
-                raise
-            capture.twice_reverse = True
+def push(capture: Capture, x: Inputs, v: Tangent) -> tuple[Float[Tensor, "N *out"], Float[Tensor, "N *out"]]:
+    """f(x) and J v, by the first way that works for this model.
+
+    Forward mode is the fastest, but it lacks some layers, and it differs from reverse mode where a model says
+    `no_grad` or an embedding has a padding row. So the first product is held against the adjoint,
+    ⟨u, Jv⟩ = ⟨Jᵀu, v⟩, on a few samples.
+    """
+    if capture.push is None:
+        few = take(x, slice(0, min(2, batch_size(x))))
+        capture.push = next(way for way in (_forward, _twice_reverse, _by_layers) if _works(way, capture, few))
+        if capture.push is not _forward:
+            how = "two reverse passes" if capture.push is _twice_reverse else "one reverse pass for each output"
             capture.say_once(
                 "forward-mode",
-                "J @ v is computed by two reverse passes (exact, but slower): torch has no forward mode for this "
-                f"model ({str(error).strip().splitlines()[0][:200]}).",
+                f"J @ v takes {how} (exact, but slower): forward mode does not do for this model.",
             )
-    with undisturbed():
-        f0 = pick(run(capture.model, x), capture.output, n)
-        u = torch.zeros_like(f0, requires_grad=True)
-        params = list(capture.params.values())
-        grads = torch.autograd.grad(f0, params, u, create_graph=True, allow_unused=True)
-        pairs = [(g, t) for g, t in zip(grads, v.values(), strict=True) if g is not None]
-        found = torch.autograd.grad([g for g, _ in pairs], u, [t for _, t in pairs], allow_unused=True)[0]
-    return f0.detach(), torch.zeros_like(f0).detach() if found is None else found.detach()
+    return capture.push(capture, x, v)
 
 
-def pull(capture: Capture, x: Inputs, u: Float[Tensor, "N *out"]) -> dict[str, Tensor]:
-    """Jᵀu, parameter by parameter."""
-    with undisturbed():
-        f = pick(run(capture.model, x), capture.output, batch_size(x))
-        params = list(capture.params.values())
-        grads = torch.autograd.grad(f, params, u.view_as(f), allow_unused=True) if f.requires_grad else [None] * len(params)
-    return {
-        name: torch.zeros_like(p, requires_grad=False) if g is None else g.to_dense() if g.is_sparse else g
-        for (name, p), g in zip(capture.params.items(), grads, strict=True)
-    }
+def _works(way: Way, capture: Capture, x: Inputs) -> bool:
+    """Whether a way runs and is the adjoint of `pull`."""
+    generator = torch.Generator().manual_seed(0)
+
+    def noise(like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
+
+    v = {name: noise(p.detach()) for name, p in capture.params.items()}
+    try:
+        f, w = way(capture, x, v)
+    except (NotImplementedError, RuntimeError):
+        return False
+    u = noise(f)
+    terms = torch.stack([(g * v[name]).sum() for name, g in pull(capture, x, u).items()])
+    size = terms.abs().sum() + (u * w).abs().sum()
+    return bool(((u * w).sum() - terms.sum()).abs() <= torch.finfo(f.dtype).eps ** 0.5 * size)
+
+
+def _forward(capture: Capture, x: Inputs, v: Tangent) -> tuple[Tensor, Tensor]:
+    keys = {name: id(p) for name, p in capture.params.items()}
+
+    def f(values: dict[int, Tensor]) -> Tensor:
+        return capture.network(x, values)
+
+    values = {id(p): p.detach() for p in capture.params.values()}
+    with undisturbed(), torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
+        value, derivative = torch.func.jvp(f, (values,), ({keys[name]: t for name, t in v.items()},))[:2]
+    return value, derivative
+
+
+def _twice_reverse(capture: Capture, x: Inputs, v: Tangent) -> tuple[Tensor, Tensor]:
+    kept = Linearized(capture, x)
+    return kept.outputs, kept.push(v)
+
+
+class Linearized:
+    """The graphs of f and of u ↦ Jᵀu at a batch, kept: J v and Jᵀu without running the model again.
+
+    u ↦ Jᵀu is linear in u, so its own transpose is v ↦ J v.
+    """
+
+    def __init__(self, capture: Capture, x: Inputs) -> None:
+        self.params = capture.params
+        with undisturbed():
+            self._f = capture.network(x)
+            self._u = torch.zeros_like(self._f, requires_grad=True)
+            self._grads = torch.autograd.grad(
+                self._f, list(self.params.values()), self._u, create_graph=True, allow_unused=True
+            )
+
+    @property
+    def outputs(self) -> Float[Tensor, "N *out"]:
+        return self._f.detach()
+
+    def push(self, v: Tangent) -> Float[Tensor, "N *out"]:
+        """J v."""
+        pairs = [(g, t) for g, t in zip(self._grads, v.values(), strict=True) if g is not None and g.requires_grad]
+        columns, tangents = [g for g, _ in pairs], [t for _, t in pairs]
+        with undisturbed():
+            return torch.autograd.grad(
+                columns, self._u, tangents, retain_graph=True, allow_unused=True, materialize_grads=True
+            )[0].detach()
+
+    def pull(self, u: Float[Tensor, "N *out"]) -> Tangent:
+        """Jᵀu."""
+        with undisturbed():
+            grads = torch.autograd.grad(
+                self._f,
+                list(self.params.values()),
+                u.view_as(self._f),
+                retain_graph=True,
+                allow_unused=True,
+                materialize_grads=True,
+            )
+        return {name: g.to_dense() if g.is_sparse else g for name, g in zip(self.params, grads, strict=True)}
+
+
+def can_keep(capture: Capture, x: Inputs) -> bool:
+    """Whether `Linearized` is exact for this model."""
+    return _works(_twice_reverse, capture, take(x, slice(0, min(2, batch_size(x)))))
+
+
+def _by_layers(capture: Capture, x: Inputs, v: Tangent) -> tuple[Tensor, Tensor]:
+    trace = capture.trace(x)
+    f = trace.outputs
+    layers = trace.pull(trace.units())
+    w = sum(layer.flat() @ v[name].flatten() for name, layer in layers.items())
+    return f, torch.as_tensor(w).view_as(f)

@@ -14,6 +14,9 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer, Scale, outer
 
@@ -46,14 +49,14 @@ def linear(module: nn.Linear, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
 
 
 @rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
-def conv(module: nn.Conv2d, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
+def conv(module: _ConvNd, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
     """y[s] = W patch(x)[s] + b; a group is a convolution of its own channels."""
     _require_batched(module, x)
     return _convolution(module, x, d, partial(_patches, module=module), tuple(range(module.weight.dim())))
 
 
 @rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-def conv_transpose(module: nn.ConvTranspose2d, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
+def conv_transpose(module: _ConvTransposeNd, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
     """y[s] = W a[s] + b where a[s] holds the inputs that reach s, one for each channel and tap."""
     _require_batched(module, x)
     order = (1, 0, *range(2, module.weight.dim()))
@@ -61,7 +64,7 @@ def conv_transpose(module: nn.ConvTranspose2d, x: Tensor, d: Tensor) -> dict[str
 
 
 def _convolution(
-    module: nn.Conv2d | nn.ConvTranspose2d, x: Tensor, d: Tensor, locate: Callable, order: tuple[int, ...]
+    module: _ConvNd, x: Tensor, d: Tensor, locate: Callable, order: tuple[int, ...]
 ) -> dict[str, LayerJacobian]:
     N, C, O = d.shape[:3]
     d = d.reshape(N, C, O, -1)
@@ -72,7 +75,7 @@ def _convolution(
     }
 
 
-def _patches(x: Tensor, module: nn.Conv2d) -> Tensor:
+def _patches(x: Tensor, module: _ConvNd) -> Tensor:
     """The patches of a convolution, (N, G, S, I), by one copy of a strided view; stored as (G, I, N, S)."""
     pad = module._reversed_padding_repeated_twice
     if any(pad):
@@ -96,21 +99,19 @@ def _patches(x: Tensor, module: nn.Conv2d) -> Tensor:
     return a.permute(2, 0, 3, 1)
 
 
-def _spread(x: Tensor, module: nn.ConvTranspose2d, size: torch.Size) -> Tensor:
+def _spread(x: Tensor, module: _ConvTransposeNd, size: torch.Size) -> Tensor:
     """What a transposed convolution's taps see at each output location, (N, G, S, I)."""
     N, channels = x.shape[:2]
     taps = math.prod(module.kernel_size)
     one_hot = torch.eye(taps, dtype=x.dtype, device=x.device).view(1, taps, *module.kernel_size)
-    geometry = zip(
-        size, x.shape[2:], module.kernel_size, module.stride, module.padding, module.dilation, strict=True
-    )
+    geometry = zip(size, x.shape[2:], module.kernel_size, module.stride, module.padding, module.dilation, strict=True)
     extra = [o - ((n - 1) * s - 2 * int(p) + g * (k - 1) + 1) for o, n, k, s, p, g in geometry]
     spread = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[len(size) - 1]
     a = spread(
         x,
         one_hot.expand(channels, *one_hot.shape[1:]),
         stride=module.stride,
-        padding=module.padding,
+        padding=[int(p) for p in module.padding],
         output_padding=extra,
         groups=channels,
         dilation=module.dilation,
@@ -118,7 +119,7 @@ def _spread(x: Tensor, module: nn.ConvTranspose2d, size: torch.Size) -> Tensor:
     return a.reshape(N, module.groups, -1, math.prod(size)).transpose(2, 3)
 
 
-def _require_batched(module: nn.Conv2d | nn.ConvTranspose2d, x: Tensor) -> None:
+def _require_batched(module: _ConvNd, x: Tensor) -> None:
     if x.dim() != module.weight.dim():
         raise NoRule("an input without a sample axis")
 
@@ -134,7 +135,7 @@ def embedding(module: nn.Embedding, x: Tensor, d: Tensor) -> dict[str, LayerJaco
 
 
 @rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-def batch_norm(module: nn.BatchNorm2d, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
+def batch_norm(module: _BatchNorm, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
     """In eval mode: x̂ = (x − running mean) / √(running variance + ε), channel by channel."""
     normal = F.batch_norm(x, module.running_mean, module.running_var, eps=module.eps)
     return _channel_scale(normal, d)
@@ -146,7 +147,7 @@ def group_norm(module: nn.GroupNorm, x: Tensor, d: Tensor) -> dict[str, LayerJac
 
 
 @rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-def instance_norm(module: nn.InstanceNorm2d, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
+def instance_norm(module: _InstanceNorm, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
     if x.dim() != 2 + int(type(module).__name__[-2]):
         raise NoRule("an input without a sample axis")
     own = module.running_mean is None

@@ -10,162 +10,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
+from torchtangent.lab.rules import Measured, Rule, number
 from torchtangent.lab.study import Arrays, Scale
 
 Verdict = Literal["held", "did not hold", "not tested at this scale"]
 VERDICTS: tuple[Verdict, ...] = ("held", "did not hold", "not tested at this scale")
-Measured = float | Mapping[str, float]
-
-
-class Rule(Protocol):
-    """Decides whether a measured value agrees with a claim, and says so in words."""
-
-    def holds(self, measured: Measured) -> bool:
-        """Whether the measured value agrees. A NaN never does."""
-
-    def __str__(self) -> str:
-        """The rule in words, shown beside the verdict."""
-
-
-def _values(measured: Measured) -> list[float]:
-    return list(measured.values()) if isinstance(measured, Mapping) else [measured]
-
-
-def _named(measured: Measured) -> Mapping[str, float]:
-    if not isinstance(measured, Mapping):
-        raise TypeError(f"this rule compares named values, but the claim measured {measured!r}")
-    return measured
-
-
-@dataclass(frozen=True)
-class Between:
-    """Every measured value lies in [low, high].
-
-    >>> Between(0.4, 0.6).holds(0.5), Between(0.4, 0.6).holds(float("nan"))
-    (True, False)
-    """
-
-    low: float
-    high: float
-
-    def holds(self, measured: Measured) -> bool:
-        return all(self.low <= value <= self.high for value in _values(measured))
-
-    def __str__(self) -> str:
-        return f"between {self.low:g} and {self.high:g}"
-
-
-@dataclass(frozen=True)
-class AtMost:
-    """Every measured value is at most the bound."""
-
-    bound: float
-
-    def holds(self, measured: Measured) -> bool:
-        return all(value <= self.bound for value in _values(measured))
-
-    def __str__(self) -> str:
-        return f"at most {self.bound:g}"
-
-
-@dataclass(frozen=True)
-class AtLeast:
-    """Every measured value is at least the bound."""
-
-    bound: float
-
-    def holds(self, measured: Measured) -> bool:
-        return all(value >= self.bound for value in _values(measured))
-
-    def __str__(self) -> str:
-        return f"at least {self.bound:g}"
-
-
-@dataclass(frozen=True)
-class Near:
-    """Every measured value is within a relative tolerance of the expected one.
-
-    >>> Near(0.5, 0.01).holds(0.504), str(Near(0.5, 0.01))
-    (True, 'within 1% of 0.5')
-    """
-
-    expected: float
-    relative: float
-
-    def holds(self, measured: Measured) -> bool:
-        return all(
-            abs(value - self.expected) <= self.relative * abs(self.expected) for value in _values(measured)
-        )
-
-    def __str__(self) -> str:
-        return f"within {100 * self.relative:g}% of {self.expected:g}"
-
-
-@dataclass(frozen=True)
-class Lowest:
-    """The named value is strictly below all others."""
-
-    name: str
-
-    def holds(self, measured: Measured) -> bool:
-        values = _named(measured)
-        return all(values[self.name] < value for name, value in values.items() if name != self.name)
-
-    def __str__(self) -> str:
-        return f"{self.name} is the lowest"
-
-
-@dataclass(frozen=True)
-class Highest:
-    """The named value is strictly above all others."""
-
-    name: str
-
-    def holds(self, measured: Measured) -> bool:
-        values = _named(measured)
-        return all(values[self.name] > value for name, value in values.items() if name != self.name)
-
-    def __str__(self) -> str:
-        return f"{self.name} is the highest"
-
-
-@dataclass(frozen=True)
-class Increasing:
-    """The named values increase strictly in this order.
-
-    >>> Increasing("a", "b").holds({"a": 1.0, "b": 2.0})
-    True
-    """
-
-    names: tuple[str, ...]
-
-    def __init__(self, *names: str):
-        object.__setattr__(self, "names", names)
-
-    def holds(self, measured: Measured) -> bool:
-        values = _named(measured)
-        return all(
-            values[low] < values[high] for low, high in zip(self.names, self.names[1:], strict=False)
-        )
-
-    def __str__(self) -> str:
-        return " < ".join(self.names)
-
-
-@dataclass(frozen=True)
-class Each:
-    """Every named value satisfies its own rule."""
-
-    rules: Mapping[str, Rule]
-
-    def holds(self, measured: Measured) -> bool:
-        values = _named(measured)
-        return all(rule.holds(values[name]) for name, rule in self.rules.items())
-
-    def __str__(self) -> str:
-        return "; ".join(f"{name} {rule}" for name, rule in self.rules.items())
 
 
 @dataclass(frozen=True)
@@ -239,14 +90,16 @@ def judge(claim: Claim, arrays: Arrays, *, study: str, scale: Scale, seconds: fl
     if scale not in claim.scales:
         reason = f"needs the {' or '.join(claim.scales)} scale"
         return _finding(claim, study, scale, seconds, None, "not tested at this scale", reason)
-    raw = claim.measure(arrays)
-    measured: Measured
-    if isinstance(raw, Mapping):
-        measured = {name: float(value) for name, value in raw.items()}
-    else:
-        measured = float(raw)
+    measured = _plain(claim.measure(arrays))
     verdict: Verdict = "held" if claim.rule.holds(measured) else "did not hold"
     return _finding(claim, study, scale, seconds, measured, verdict, "")
+
+
+def _plain(measured: Measured) -> Measured:
+    """Python's own numbers instead of numpy's."""
+    if isinstance(measured, Mapping):
+        return {name: float(value) for name, value in measured.items()}
+    return float(measured)
 
 
 def not_run(claim: Claim, *, study: str, scale: Scale, reason: str = "not run") -> Finding:
@@ -286,13 +139,13 @@ def count(findings: Iterable[Finding]) -> dict[Verdict, int]:
 
 
 def show(value: float | str | Mapping[str, float] | None) -> str:
-    """A value as a reader wants it: three significant digits, names before values.
+    """A value for a reader; named values in one line.
 
-    >>> show(0.0965735), show({"KFAC": 0.5, "EKFAC": 1e-9}), show(None), show(12.0)
-    ('0.0966', 'KFAC 0.5, EKFAC 1e-09', '–', '12')
+    >>> show(0.0965735), show({"KFAC": 0.5, "EKFAC": 1e-9}), show(None)
+    ('0.0966', 'KFAC 0.5, EKFAC 10⁻⁹', '–')
     """
     if value is None:
         return "–"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {show(item)}" for name, item in value.items())
-    return value if isinstance(value, str) else f"{value:.3g}"
+        return ", ".join(f"{name} {number(item)}" for name, item in value.items())
+    return value if isinstance(value, str) else number(value)

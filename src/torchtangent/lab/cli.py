@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +35,7 @@ app = typer.Typer(
 )
 
 
-class ScaleOption(str, Enum):
+class ScaleOption(StrEnum):
     """The two scales a user chooses from."""
 
     smoke = "smoke"
@@ -43,7 +43,6 @@ class ScaleOption(str, Enum):
 
 
 StudyArgument = Annotated[str | None, typer.Argument(metavar="[STUDY]", help="A study, such as george2023.")]
-OutOption = Annotated[Path, typer.Option("--out", help="The folder that holds all runs.")]
 
 
 def _studies(key: str | None) -> list[Study]:
@@ -71,15 +70,19 @@ def reproduce(
     all_: Annotated[bool, typer.Option("--all", help="Every study.")] = False,
     scale: Annotated[
         ScaleOption,
-        typer.Option(help="smoke: small and on data that needs no download. paper: as published, wants a GPU."),
+        typer.Option(help=("smoke: small and on data that needs no download. paper: as published, wants a GPU.")),
     ] = ScaleOption.smoke,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="ENTRY", help="One entry, such as Fig3.6; may be given several times."),
+        typer.Option("--only", metavar="ENTRY", help=("One entry, such as Fig3.6; may be given several times.")),
     ] = None,
-    long: Annotated[bool, typer.Option("--long", help="Also what does not fit into the quick report.")] = False,
+    long: Annotated[bool, typer.Option("--long", help=("Also what does not fit into the quick report."))] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute again what is already there.")] = False,
-    out: OutOption = Path("runs"),
+    reuse: Annotated[
+        bool,
+        typer.Option("--reuse", help="Keep also what an earlier version of the recipe's code computed."),
+    ] = False,
+    out: Annotated[Path, typer.Option("--out", help="The folder that holds all runs.")] = Path("runs"),
     device: Annotated[str, typer.Option(help="Where torch computes: cpu, cuda, cuda:1.")] = "cpu",
     data: Annotated[
         Path | None,
@@ -120,6 +123,7 @@ def reproduce(
                 only=only or (),
                 long=long or scale is ScaleOption.paper,
                 fresh=fresh,
+                reuse=reuse,
                 device=device,
                 data_root=data,
                 listener=listener,
@@ -149,7 +153,7 @@ def report(
 @app.command()
 def claims(
     study: StudyArgument = None,
-    runs: OutOption = Path("runs"),
+    runs: Annotated[Path, typer.Option("--runs", help="The folder that holds all runs.")] = Path("runs"),
     scale: Annotated[ScaleOption | None, typer.Option(help="Only this scale.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, for another program.")] = False,
 ) -> None:
@@ -174,5 +178,3 @@ def claims(
 def main() -> None:
     """The `torchtangent` command."""
     app()
-
-

@@ -34,6 +34,7 @@ class ProgressListener(Listener):
             TimeElapsedColumn(),
             console=console,
             transient=True,
+            disable=not console.is_terminal,
         )
         self._study = study
         self._task: TaskID | None = None

@@ -43,39 +43,31 @@ class File:
     path: str
     md5: str
     url: str
-    packed_md5: str = ""
 
 
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 MNIST = {
-    key: File(f"MNIST/raw/{name}", md5, f"{_MNIST}{name}.gz", packed)
-    for key, name, md5, packed in [
-        (
-            "x_train",
-            "train-images-idx3-ubyte",
-            "6bbc9ace898e44ae57da46a324031adb",
-            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        ),
-        (
-            "y_train",
-            "train-labels-idx1-ubyte",
-            "a25bea736e30d166cdddb491f175f624",
-            "d53e105ee54ea40749a09fcbcd1e9432",
-        ),
-        (
-            "x_test",
-            "t10k-images-idx3-ubyte",
-            "2646ac647ad5339dbf082846283269ea",
-            "9fb629c4189551a2d022fa330f9573f3",
-        ),
-        (
-            "y_test",
-            "t10k-labels-idx1-ubyte",
-            "27ae3e4e09519cfbb04c329615203637",
-            "ec29112dd5afa0611ce80d1b7f02629c",
-        ),
+    key: File(f"MNIST/raw/{name}", md5, f"{_MNIST}{name}.gz")
+    for key, name, md5 in [
+        ("x_train", "train-images-idx3-ubyte", "6bbc9ace898e44ae57da46a324031adb"),
+        ("y_train", "train-labels-idx1-ubyte", "a25bea736e30d166cdddb491f175f624"),
+        ("x_test", "t10k-images-idx3-ubyte", "2646ac647ad5339dbf082846283269ea"),
+        ("y_test", "t10k-labels-idx1-ubyte", "27ae3e4e09519cfbb04c329615203637"),
     ]
 }
+
+_CIFAR10 = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+CIFAR10 = [
+    File(f"cifar-10-batches-bin/{name}.bin", md5, _CIFAR10)
+    for name, md5 in [
+        ("data_batch_1", "5dd7e06a14cb22eb9f671a540d1b7c25"),
+        ("data_batch_2", "5ea93a67294ea407fff1d09f752e9692"),
+        ("data_batch_3", "942cd6a4bcdd0dd3c604fbe906cb4421"),
+        ("data_batch_4", "ae636b3ba5c66a11e91e8cb52e771fcb"),
+        ("data_batch_5", "53f37980c15c3d472c316c40844f3f0d"),
+        ("test_batch", "803d5f7f4d78ea53de84dbe85f74fb6d"),
+    ]
+]
 
 
 def root_folder(given: Path | None = None) -> Path:
@@ -104,8 +96,8 @@ def read(file: File, root: Path) -> bytes:
             raise DataError(f"{packed} cannot be unpacked ({error}): fetch it again from {file.url}") from error
     else:
         raise DataError(
-            f"{file.path} is not in the data folder {root}. Put it there (unpacked or as .gz; it comes from "
-            f"{file.url}), or let torchtangent.lab.data.download({str(root)!r}) fetch it."
+            f"{file.path} is not in the data folder {root}. Put it there (it comes from {file.url}), "
+            "or let torchtangent.lab.data.download(folder) fetch it."
         )
     found = hashlib.md5(blob).hexdigest()
     if found != file.md5:
@@ -146,6 +138,22 @@ def _mnist(given: Path | None) -> Dataset:
     return Dataset(images("x_train"), labels("y_train"), images("x_test"), labels("y_test"), sums)
 
 
+def _cifar10(given: Path | None) -> Dataset:
+    """A record of the official binary format is a label and 32×32 red, green and blue planes."""
+    root = root_folder(given)
+    raw = [np.frombuffer(read(file, root), dtype=np.uint8).reshape(-1, 3073) for file in CIFAR10]
+
+    def images(records: np.ndarray) -> Tensor:
+        return torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32).copy()).float() / 255
+
+    def labels(records: np.ndarray) -> Tensor:
+        return torch.from_numpy(records[:, 0].astype(np.int64))
+
+    train, test = np.concatenate(raw[:5]), raw[5]
+    sums = {file.path: f"md5 {file.md5}" for file in CIFAR10}
+    return Dataset(images(train), labels(train), images(test), labels(test), sums)
+
+
 def _digits(_: Path | None) -> Dataset:
     """scikit-learn's 1,797 digits of 8×8 pixels made 28×28: every pixel 3×3 times, and a border of 2 zeros.
 
@@ -162,7 +170,11 @@ def _digits(_: Path | None) -> Dataset:
     return Dataset(x[~test], y[~test], x[test], y[test], {"scikit-learn digits": f"md5 {found}"})
 
 
-LOADERS: dict[str, Callable[[Path | None], Dataset]] = {"digits": _digits, "mnist": _mnist}
+LOADERS: dict[str, Callable[[Path | None], Dataset]] = {
+    "digits": _digits,
+    "mnist": _mnist,
+    "cifar10": _cifar10,
+}
 
 
 def load(name: str, root: Path | None = None) -> Dataset:
@@ -176,18 +188,18 @@ def load(name: str, root: Path | None = None) -> Dataset:
     return LOADERS[name](root)
 
 
-def download(root: str | Path) -> None:
-    """Fetch the official files that are missing, with a progress bar, and check them."""
+def download(folder: str | Path) -> None:
+    """Fetch the official files that are missing into a data folder, with a progress bar, and check them."""
     import pooch
 
+    root = Path(folder)
     for file in MNIST.values():
-        path = Path(root) / file.path
-        if not path.exists():
-            pooch.retrieve(
-                file.url,
-                known_hash=f"md5:{file.packed_md5}",
-                fname=path.name + ".gz",
-                path=path.parent,
-                progressbar=True,
-            )
-        read(file, Path(root))
+        path = root / file.path
+        if not path.exists() and not path.with_name(path.name + ".gz").exists():
+            pooch.retrieve(file.url, known_hash=None, fname=path.name + ".gz", path=path.parent, progressbar=True)
+        read(file, root)  # checks what was fetched
+    if not all((root / file.path).exists() for file in CIFAR10):
+        unpack = pooch.Untar(extract_dir=root.resolve())
+        pooch.retrieve(_CIFAR10, known_hash=None, path=root, progressbar=True, processor=unpack)
+    for file in CIFAR10:
+        read(file, root)

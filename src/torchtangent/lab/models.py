@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -38,7 +39,7 @@ def mlp(widths: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequ
     [(3, 4), (3,), (2, 3), (2,)]
     """
     layers: list[nn.Module] = [nn.Flatten()]
-    for i, (wide, narrow) in enumerate(zip(widths, widths[1:], strict=False)):
+    for i, (wide, narrow) in enumerate(pairwise(widths)):
         layers += [activation()] if i else []
         layers.append(nn.Linear(wide, narrow))
     return nn.Sequential(*layers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torchtangent.lab import style
 from torchtangent.lab.claims import VERDICTS, Finding, Verdict, count, show
 from torchtangent.lab.recipes import registry
 from torchtangent.lab.results import Run, find_runs
+from torchtangent.lab.rules import number
 from torchtangent.lab.study import Entry, Study
 
 MARKS: dict[Verdict, str] = {"held": "✓", "did not hold": "✗", "not tested at this scale": "○"}
@@ -27,6 +29,7 @@ class Section:
     entry: Entry
     anchor: str
     setup: str
+    caption: str
     findings: Sequence[Finding]
     plots: Sequence[str]
     seconds: float
@@ -45,6 +48,7 @@ class Chapter:
     findings: Sequence[Finding]
     provenance: Sequence[tuple[str, str]]
     data: Mapping[str, str]
+    durations: Mapping[str, float]
 
     @property
     def counts(self) -> dict[Verdict, int]:
@@ -52,15 +56,21 @@ class Chapter:
         return count(self.findings)
 
     @property
+    def groups(self) -> list[tuple[str, list[Finding]]]:
+        """The findings, entry by entry."""
+        return [(key, list(group)) for key, group in groupby(self.findings, key=lambda finding: finding.id)]
+
+    @property
     def seconds(self) -> float:
-        """How long the parts of its entries took together."""
-        return sum(section.seconds for section in self.sections)
+        """How long its parts took together, each counted once."""
+        return sum(self.durations.values())
 
 
 def _section(study: Study, entry: Entry, run: Run, config: Mapping[str, Any]) -> Section:
     """Draw an entry from its arrays."""
     arrays = run.load(entry.parts)
     anchor = f"{study.key}-{run.scale}-{entry.slug}"
+    readable = {part: {key: _readable(value) for key, value in values.items()} for part, values in config.items()}
     plots = []
     with style.applied():
         for i, panel in enumerate(entry.panels):
@@ -69,13 +79,21 @@ def _section(study: Study, entry: Entry, run: Run, config: Mapping[str, Any]) ->
     return Section(
         entry=entry,
         anchor=anchor,
-        setup=entry.setup.format_map(config),
+        setup=entry.setup.format_map(readable),
+        caption=entry.caption.format_map(readable),
         findings=[finding for finding in run.read_claims() if finding.id == entry.id],
         plots=plots,
         seconds=sum(record.seconds for record in records),
         command=f"torchtangent reproduce {study.key} --scale {run.scale} --only {entry.slug}",
         config=json.dumps({part: config[part] for part in entry.parts}, indent=2, ensure_ascii=False),
     )
+
+
+def _readable(value: Any) -> Any:
+    """A configuration's value inside a sentence."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) else value
 
 
 def _chapter(study: Study, run: Run) -> Chapter:
@@ -92,6 +110,7 @@ def _chapter(study: Study, run: Run) -> Chapter:
         findings=run.read_claims(),
         provenance=_distinct(record.provenance for record in records),
         data={name: value for record in records for name, value in record.data.items()},
+        durations={record.part: record.seconds for record in records},
     )
 
 
@@ -123,7 +142,7 @@ def build(roots: Sequence[Path]) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters.update(show=show, seconds=show_seconds)
+    environment.filters.update(show=show, seconds=show_seconds, number=number, tally=count)
     return environment.get_template("report.html").render(
         chapters=chapters,
         counts=count(finding for chapter in chapters for finding in chapter.findings),
@@ -143,7 +162,7 @@ def write(roots: Sequence[Path], out: Path) -> None:
 def show_seconds(seconds: float | None) -> str:
     """A duration for a reader.
 
-    >>> show_seconds(0.004), show_seconds(2.51), show_seconds(75), show_seconds(7300)
+    >>> show_seconds(0.004), show_seconds(2.51), show_seconds(75.0), show_seconds(7300.0)
     ('< 0.1 s', '2.5 s', '75 s', '2.0 h')
     """
     if seconds is None:
@@ -152,4 +171,6 @@ def show_seconds(seconds: float | None) -> str:
         return "< 0.1 s"
     if seconds < 10:
         return f"{seconds:.1f} s"
-    return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    if seconds < 600:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

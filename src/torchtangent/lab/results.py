@@ -63,6 +63,7 @@ class Record:
 
     part: str
     digest: str
+    code: str
     sha256: str
     seconds: float
     config: Mapping[str, Any]
@@ -98,10 +99,10 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def record(self, part: str, digest: str | None = None) -> Record | None:
-        """The record of a part if it is whole (and made under this digest, where one is given)."""
+    def record(self, part: str, digest: str | None = None, code: str | None = None) -> Record | None:
+        """The record of a part if it is whole, and made by this configuration and code where they are given."""
         data = read_json(self._json(part))
-        if data is None or digest not in (None, data["digest"]):
+        if data is None or digest not in (None, data["digest"]) or code not in (None, data["code"]):
             return None
         npz = self._npz(part)
         if not npz.exists() or checksum(npz) != data["sha256"]:
@@ -113,7 +114,7 @@ class Run:
         plain = {name: np.asarray(array) for name, array in arrays.items()}
         objects = [name for name, array in plain.items() if array.dtype == object]
         if objects:
-            raise TypeError(f"part {part!r} returned arrays of objects, which only pickle can store: {objects}")
+            raise TypeError(" returned arrays of objects, which only pickle can store: ")
         self.discard(part)
         _replace(self._npz(part), lambda file: np.savez_compressed(file, allow_pickle=False, **plain))
         fields = {**record, "sha256": checksum(self._npz(part))}

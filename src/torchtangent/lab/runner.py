@@ -7,7 +7,7 @@ import os
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -87,15 +87,26 @@ class Outcome:
     findings: list[Finding] = field(default_factory=list)
 
 
-def part_digests(study: Study, config: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """What each part's arrays depend on: its configuration, its code, and the parts it needs."""
-    digests: dict[str, str] = {}
+@dataclass(frozen=True)
+class Key:
+    """What a part's arrays depend on: its configuration, and the code (None: any version will do)."""
+
+    digest: str
+    code: str | None
+
+
+def part_keys(study: Study, config: Mapping[str, Mapping[str, Any]]) -> dict[str, Key]:
+    """The key of every part. Those of the parts it needs go into it; the library's own code does not."""
+    keys: dict[str, Key] = {}
     for part in study.parts:
         module = inspect.getmodule(part.run)
         source = inspect.getsource(module) if module else ""
-        needs = [digests[name] for name in part.needs]
-        digests[part.name] = digest([config[part.name], source, needs])
-    return digests
+        needs = [keys[name] for name in part.needs]
+        keys[part.name] = Key(
+            digest([config[part.name], [key.digest for key in needs]]),
+            digest([source, [key.code for key in needs]]),
+        )
+    return keys
 
 
 def reproduce(
@@ -106,6 +117,7 @@ def reproduce(
     only: Sequence[str] = (),
     long: bool = False,
     fresh: bool = False,
+    reuse: bool = False,
     device: str = "cpu",
     data_root: Path | None = None,
     listener: Listener | None = None,
@@ -119,6 +131,7 @@ def reproduce(
         only: Identifiers of entries; all of them if empty.
         long: Also the entries that do not fit into the quick report. Those named in `only` always run.
         fresh: Compute again what is already there.
+        reuse: Keep what an earlier version of the recipe's code made, if the configuration is the same.
         device: Where torch computes.
         data_root: The folder with data sets.
         listener: Told about progress.
@@ -132,10 +145,12 @@ def reproduce(
     run = Run(out / study.key / scale)
     outcome = Outcome(run)
     entries = [study.find(name) for name in only] or [e for e in study.entries if long or not study.is_long(e)]
-    digests = part_digests(study, config)
+    keys = part_keys(study, config)
+    if reuse:
+        keys = {name: replace(key, code=None) for name, key in keys.items()}
     run.write_config(config)
     for part in study.closure([name for entry in entries for name in entry.parts]):
-        record = None if fresh else run.record(part.name, digests[part.name])
+        record = None if fresh else _kept(run, part.name, keys)
         if record is not None:
             outcome.kept.append(part.name)
             listener.finished(part, record, kept=True)
@@ -145,7 +160,7 @@ def reproduce(
             if blocked:
                 raise RuntimeError(f"needs {', '.join(blocked)}, which failed")
             context = Context(part, config[part.name], torch.device(device), run, data_root, listener)
-            record = _compute(context, digests[part.name])
+            record = _compute(context, part_keys(study, config)[part.name])
         except Exception as error:  # one broken part must not cost the others their results
             outcome.failed[part.name] = error
             run.discard(part.name)
@@ -155,11 +170,16 @@ def reproduce(
         else:
             outcome.computed.append(part.name)
             listener.finished(part, record, kept=False)
-    outcome.findings = settle(study, run, scale, digests)
+    outcome.findings = settle(study, run, scale, keys)
     return outcome
 
 
-def _compute(context: Context, part_digest: str) -> Record:
+def _kept(run: Run, part: str, keys: Mapping[str, Key]) -> Record | None:
+    """The record of a part that is there, whole, and has the right key."""
+    return run.record(part, keys[part].digest, keys[part].code)
+
+
+def _compute(context: Context, key: Key) -> Record:
     """Run one part and keep its arrays."""
     part = context.part
     context.listener.started(part)
@@ -170,7 +190,8 @@ def _compute(context: Context, part_digest: str) -> Record:
     return context.run.save(
         part.name,
         arrays,
-        digest=part_digest,
+        digest=key.digest,
+        code=key.code,
         seconds=seconds,
         config=dict(context.config),
         provenance=describe(context.device),
@@ -178,13 +199,13 @@ def _compute(context: Context, part_digest: str) -> Record:
     )
 
 
-def settle(study: Study, run: Run, scale: Scale, digests: Mapping[str, str]) -> list[Finding]:
+def settle(study: Study, run: Run, scale: Scale, keys: Mapping[str, Key]) -> list[Finding]:
     """Judge every entry whose parts are whole, then write the claims and, last, the manifest."""
     findings: list[Finding] = []
     whole: list[str] = []
     missing: list[str] = []
     for entry in study.entries:
-        judged = _judge_entry(study, entry, run, scale, digests)
+        judged = _judge_entry(study, entry, run, scale, keys)
         (whole if judged is not None else missing).append(entry.id)
         if judged is None:
             judged = [not_run(claim, study=study.key, scale=scale) for claim in study.claims_of(entry)]
@@ -194,16 +215,11 @@ def settle(study: Study, run: Run, scale: Scale, digests: Mapping[str, str]) -> 
     return findings
 
 
-def _judge_entry(
-    study: Study, entry: Entry, run: Run, scale: Scale, digests: Mapping[str, str]
-) -> list[Finding] | None:
+def _judge_entry(study: Study, entry: Entry, run: Run, scale: Scale, keys: Mapping[str, Key]) -> list[Finding] | None:
     """The verdicts of an entry, or None if a part of it is not whole."""
-    records = [run.record(name, digests[name]) for name in entry.parts]
+    records = [_kept(run, name, keys) for name in entry.parts]
     if not all(records):
         return None
     seconds = round(sum(record.seconds for record in records if record), 3)
     arrays = run.load(entry.parts)
-    return [
-        judge(claim, arrays, study=study.key, scale=scale, seconds=seconds)
-        for claim in study.claims_of(entry)
-    ]
+    return [judge(claim, arrays, study=study.key, scale=scale, seconds=seconds) for claim in study.claims_of(entry)]

@@ -28,7 +28,7 @@ VARIABLES = {INK: "--ink", SOFT: "--soft", RULE: "--rule"} | {
     color: f"--series-{i + 1}" for i, color in enumerate(SERIES)
 }
 
-_SETTINGS: dict[str, Any] = {
+_SETTINGS: Any = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
@@ -78,12 +78,18 @@ def applied() -> Iterator[None]:
         yield
 
 
-def panel(title: str = "", *, x: str = "", y: str = "", height: float = 2.9) -> tuple[Figure, Axes]:
+def panel(title: str = "", *, x: str = "", y: str = "", height: float = 3.1) -> tuple[Figure, Axes]:
     """A figure of the panel's width (3.8 in, a telephone's) and its axes."""
     figure = Figure(figsize=(3.8, height), layout="constrained")
     axes = figure.add_subplot()
     axes.set(title=title, xlabel=x, ylabel=y)
     return figure, axes
+
+
+def legend(figure: Figure) -> None:
+    """A legend below the axes, where it hides nothing."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)))
 
 
 def to_svg(figure: Figure, name: str, alt: str = "") -> str:

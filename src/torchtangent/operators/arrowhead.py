@@ -42,9 +42,9 @@ class ArrowheadOperator(Operator):
         tensor(12.)
     """
 
-    diagonal: Float[Tensor, "R I"]
-    edge: Float[Tensor, "R I"]
-    corner: Float[Tensor, " R"]
+    diagonal: Tensor
+    edge: Tensor
+    corner: Tensor
     space: Space | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -61,26 +61,17 @@ class ArrowheadOperator(Operator):
 
     def _factorize(self, damping: float) -> Factorization:
         d, c = self.diagonal + damping, self.corner + damping
-        if bool(((d == 0) & (self.edge == 0)).any()):
-            raise singular(repr(self), damping)
         ratio = self.edge / d
         schur = c - (self.edge * ratio).sum(1)
-        definite = (d > 0).all(1) & (schur > 0)
-        # Elimination is stable for definite rows; for the others small pivots are not safe.
-        small = d.abs().amin(1) <= torch.finfo(self.dtype).eps ** 0.5 * torch.maximum(
-            d.abs(), self.edge.abs()
-        ).amax(1)
-        unsafe = ~definite & small
-        threshold = rounding(self.dtype, d.shape[1] + 1) * c.abs() if damping == 0 else torch.zeros_like(c)
-        if bool((~unsafe & (schur.abs() <= threshold)).any()):
-            raise singular(repr(self), damping)
+        definite = (d.amin(1) > 0) & (schur > 0)
+        unsafe = self._check_rows(d, schur, definite, damping)
 
         def solve(V: Tensor) -> Tensor:
             w, b = self._split(V)
             bias = (b - ratio[:, None] @ w) / schur[:, None, None]
             weights = (w - self.edge[:, :, None] * bias) / d[:, :, None]
             out = torch.cat([weights, bias], dim=1)
-            if bool(unsafe.any()):
+            if unsafe is not None:
                 out[unsafe] = self._solve_rows(unsafe, damping, V.reshape(out.shape)[unsafe])
             return out.reshape(V.shape)
 
@@ -103,6 +94,23 @@ class ArrowheadOperator(Operator):
         if power == 1:
             return self.diagonal.sum() + self.corner.sum()
         return self.diagonal.square().sum() + 2 * self.edge.square().sum() + self.corner.square().sum()
+
+    def _check_rows(self, d: Tensor, schur: Tensor, definite: Tensor, damping: float) -> Tensor | None:
+        """The rows where eliminating d may fail, if any; an error if one is singular.
+
+        Elimination is stable in definite rows; in the others a small pivot is not safe.
+        """
+        unsafe = None
+        if not bool(definite.all()):
+            if bool(((d == 0) & (self.edge == 0)).any()):
+                raise singular(repr(self), damping)
+            largest = torch.maximum(d.abs(), self.edge.abs()).amax(1)
+            unsafe = ~definite & (d.abs().amin(1) <= torch.finfo(self.dtype).eps ** 0.5 * largest)
+        threshold = rounding(self.dtype, d.shape[1] + 1) * self.corner.abs() if damping == 0 else 0.0
+        zero = schur.abs() <= threshold
+        if bool((zero if unsafe is None else zero & ~unsafe).any()):
+            raise singular(repr(self), damping)
+        return unsafe if unsafe is not None and bool(unsafe.any()) else None
 
     def _split(self, V: Float[Tensor, "P K"]) -> tuple[Float[Tensor, "R I K"], Float[Tensor, "R 1 K"]]:
         """The entries of the weights and of the biases."""

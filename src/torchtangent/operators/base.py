@@ -8,24 +8,21 @@ is written here in terms of them.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.operators.estimate import Estimate, hutchinson
+from torchtangent.operators.estimate import Estimate, estimated_diagonal, estimated_trace
 from torchtangent.operators.krylov import top_eigenpairs
 from torchtangent.operators.space import Restore, Space, Vector, tensor_columns
-from torchtangent.operators.spectrum import Eigh, Factorization, Spectrum
-
-if TYPE_CHECKING:
-    from scipy.sparse.linalg import LinearOperator
+from torchtangent.operators.spectrum import EXACT_LIMIT, Eigh, Factorization, Spectrum
+from torchtangent.operators.tree import converted, parts
 
 Number = float | int | Tensor
 """A damping or a factor; a tensor must hold a single number."""
@@ -152,7 +149,8 @@ class Operator(ABC):
         """
         if k is not None and k < 1:
             raise ValueError(f"k must be at least 1, got {k}.")
-        if k is not None and self.matrix_free and 10 * k <= self.size:
+        few = k is not None and (10 * k if self.size <= EXACT_LIMIT else 4 * k) <= self.size
+        if k is not None and few and self.matrix_free:
             start = torch.Generator().manual_seed(seed)
             return top_eigenpairs(self._matmat, self.size, k, self.dtype, self.device, start)
         return self._spectrum.leading(k)
@@ -165,11 +163,11 @@ class Operator(ABC):
 
     def estimate_trace(self, probes: int, seed: int) -> Estimate:
         """The trace from random products: E[zᵀMz] over random signs z, with its standard error."""
-        return hutchinson(self._matmat, self.size, self.dtype, self.device, probes, seed).trace()
+        return estimated_trace(self, probes, seed)
 
     def estimate_diag(self, probes: int, seed: int) -> Estimate:
         """The diagonal from random products: E[z ∘ Mz] over random signs z, with its standard error."""
-        return hutchinson(self._matmat, self.size, self.dtype, self.device, probes, seed).diagonal()
+        return estimated_diagonal(self, probes, seed)
 
     # --------------------------------------------------------------------------------- new operators
 
@@ -221,6 +219,10 @@ class Operator(ABC):
         clone.__dict__["space"] = space
         return clone
 
+    def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Operator:
+        """The same operator in another dtype or on another device."""
+        return converted(self, dtype, None if device is None else torch.device(device))
+
     # -------------------------------------------------------------------------------- other programs
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -236,7 +238,7 @@ class Operator(ABC):
 
         return load(path, device)
 
-    def to_scipy(self) -> LinearOperator:
+    def to_scipy(self) -> Any:
         """A `scipy.sparse.linalg.LinearOperator` that multiplies by M."""
         from scipy.sparse.linalg import LinearOperator
 
@@ -266,7 +268,7 @@ class Operator(ABC):
     @cached_property
     def matrix_free(self) -> bool:
         """Whether the operator, or a part of it, is known by its products only."""
-        return self.products_only or any(part.matrix_free for part in _parts(self))
+        return self.products_only or any(part.matrix_free for part in parts(self, Operator))
 
     def _describe(self, size: int, like: Tensor | Operator) -> None:
         """Set what is read off the arguments: size, dtype and device."""
@@ -305,14 +307,3 @@ def checked_damping(damping: Number) -> float:
     if not float(damping) >= 0:
         raise ValueError(f"damping must be a number >= 0, got {damping}.")
     return float(damping)
-
-
-def _parts(operator: Operator) -> Iterator[Operator]:
-    """The operators that an operator is composed of."""
-    pending = [getattr(operator, field.name) for field in dataclasses.fields(operator)]  # type: ignore[arg-type]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, Operator):
-            yield value
-        elif isinstance(value, tuple | list):
-            pending.extend(value)

@@ -82,7 +82,7 @@ class Identity(Basis):
         return V
 
     def lift_squared(self, C: Float[Tensor, "R K"]) -> Float[Tensor, "P K"]:
-        return C
+        return C.clone()
 
 
 @final
@@ -96,7 +96,7 @@ class Columns(Basis):
         tensor([[3.]])
     """
 
-    matrix: Float[Tensor, "P R"]
+    matrix: Tensor
 
     def __post_init__(self) -> None:
         if self.matrix.ndim != 2 or self.matrix.shape[1] > self.matrix.shape[0]:
@@ -234,9 +234,7 @@ def as_basis(basis: Basis | Tensor) -> Basis:
     return Columns(basis) if isinstance(basis, Tensor) else basis
 
 
-def both_sides(
-    left: Callable[[Tensor], Tensor], right: Callable[[Tensor], Tensor], V: Tensor, rows: int
-) -> Tensor:
+def both_sides(left: Callable[[Tensor], Tensor], right: Callable[[Tensor], Tensor], V: Tensor, rows: int) -> Tensor:
     """(L ⊗ R) V for V (rows·cols, K) row-major, by functions that apply L and R to columns.
 
     A single column is two matrix products on transposed views, without a copy.

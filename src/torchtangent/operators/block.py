@@ -43,9 +43,7 @@ class BlockOperator(Operator):
             raise ValueError("BlockOperator needs at least one block.")
         for place, block in self.blocks:
             if place.size != block.size:
-                raise ValueError(
-                    f"A place of {place.size} entries holds a block of size {block.size}: {block}."
-                )
+                raise ValueError(f"A place of {place.size} entries holds a block of size {block.size}: {block}.")
         _check_disjoint([place for place, _ in self.blocks], self.size)
         self._describe(self.size, like=self.blocks[0][1])
 
@@ -102,9 +100,7 @@ def _check_disjoint(places: Sequence[Place], size: int) -> None:
     end = 0
     for start, stop in stretches:
         if start < end:
-            raise ValueError(
-                f"Places overlap: entries {start} to {min(end, stop) - 1} belong to two of them."
-            )
+            raise ValueError(f"Places overlap: entries {start} to {min(end, stop) - 1} belong to two of them.")
         end = stop
     if end > size:
         raise ValueError(f"A place reaches entry {end - 1}, beyond the operator's size {size}.")

@@ -187,11 +187,10 @@ class InverseOperator(Operator):
     def _factorize(self, damping: float) -> Factorization:
         if damping > 0:
             return spectral_or_iterative(self, damping)
-        return Factorization(
-            lambda V: self.base._matmat(V).add(V, alpha=self.damping), lambda: -self._factor.logdet()
-        )
+        return Factorization(lambda V: self.base._matmat(V).add(V, alpha=self.damping), lambda: -self._factor.logdet())
 
     def _decompose(self) -> Spectrum:
+        self._factor  # noqa: B018  # an error if the base finds itself singular
         return self.base._spectrum.inverse(self.damping, 0.0, repr(self.base))
 
     def _diagonal(self) -> Float[Tensor, " P"]:

@@ -30,7 +30,7 @@ class DenseOperator(Operator):
     that is not positive definite is solved by LU decomposition.
 
     Args:
-        matrix: symmetric; only its lower triangle enters solves and eigendecompositions.
+        matrix: (P, P), symmetric; only its lower triangle enters solves and eigendecompositions.
 
     Example:
         >>> import torch
@@ -41,7 +41,7 @@ class DenseOperator(Operator):
         tensor([3., 1.])
     """
 
-    matrix: Float[Tensor, "P P"]
+    matrix: Tensor
     space: Space | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:

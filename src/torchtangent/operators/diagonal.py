@@ -19,6 +19,9 @@ from torchtangent.operators.spectrum import Factorization, Spectrum
 class DiagonalOperator(Operator):
     """M = diag(values).
 
+    Args:
+        values: (P,).
+
     Example:
         >>> import torch
         >>> M = DiagonalOperator(torch.tensor([1.0, 4.0]))
@@ -26,7 +29,7 @@ class DiagonalOperator(Operator):
         (tensor([1., 2.]), tensor(5.))
     """
 
-    values: Float[Tensor, " P"]
+    values: Tensor
     space: Space | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -47,4 +50,4 @@ class DiagonalOperator(Operator):
         return self.values.clone()
 
     def _power_trace(self, power: int) -> Float[Tensor, ""]:
-        return self.values.sum() if power == 1 else self.values.square().sum()
+        return self._spectrum.power_trace(power)

@@ -37,7 +37,7 @@ class EigenOperator(Operator):
 
     left: Basis | Tensor
     right: Basis | Tensor
-    values: Float[Tensor, "rL rR"]
+    values: Tensor
     space: Space | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:

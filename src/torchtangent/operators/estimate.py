@@ -1,17 +1,23 @@
-"""Traces and diagonals from random products, with their standard errors (Hutchinson 1990)."""
+"""Traces and diagonals from products with random signs, with their standard errors.
+
+Reference: Hutchinson, A stochastic estimator of the trace of the influence matrix, 1990; Bekas,
+Kokiopoulou and Saad, An estimator for the diagonal of a matrix, 2007.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-CHUNK = 32
-"""Probes multiplied at once."""
+if TYPE_CHECKING:
+    from torchtangent.operators.base import Operator
+
+ENTRIES = 2**24
+"""Entries of the random vectors that are multiplied at once, as far as more than one vector fits."""
 
 
 class Estimate(NamedTuple):
@@ -26,49 +32,35 @@ class Estimate(NamedTuple):
     standard_error: Tensor
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Running sums over probes z of zᵀMz and of z ∘ Mz, and of their squares."""
-
-    probes: int
-    trace_sums: Float[Tensor, " 2"]
-    diagonal_sums: Float[Tensor, "2 P"]
-
-    def trace(self) -> Estimate:
-        """The estimate of tr M."""
-        return self._mean(self.trace_sums)
-
-    def diagonal(self) -> Estimate:
-        """The estimate of diag M."""
-        return self._mean(self.diagonal_sums)
-
-    def _mean(self, sums: Tensor) -> Estimate:
-        mean, square = sums / self.probes
-        variance = (square - mean.square()).clamp(min=0) / (self.probes - 1)
-        return Estimate(mean, variance.sqrt())
+def estimated_trace(operator: Operator, probes: int, seed: int) -> Estimate:
+    """tr M = E[zᵀ M z] over random signs z."""
+    totals = torch.cat([products.sum(0) for products in probe_products(operator, probes, seed)])
+    return Estimate(totals.mean(), totals.std() / probes**0.5)
 
 
-def hutchinson(
-    matmat: Callable[[Tensor], Tensor],
-    size: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    probes: int,
-    seed: int,
-) -> Samples:
-    """Multiply M by vectors of random signs."""
+def estimated_diagonal(operator: Operator, probes: int, seed: int) -> Estimate:
+    """diag M = E[z ∘ M z] over random signs z; chunks are merged by their means and squared deviations."""
+    mean = torch.zeros(operator.size, dtype=operator.dtype, device=operator.device)
+    deviations, seen = torch.zeros_like(mean), 0
+    for products in probe_products(operator, probes, seed):
+        count = products.shape[1]
+        chunk_mean = products.mean(1)
+        step = chunk_mean - mean
+        deviations += (products - chunk_mean[:, None]).square().sum(1)
+        deviations += step.square() * (seen * count / (seen + count))
+        mean += step * (count / (seen + count))
+        seen += count
+    return Estimate(mean, (deviations / (probes - 1) / probes).sqrt())
+
+
+def probe_products(operator: Operator, probes: int, seed: int) -> Iterator[Float[Tensor, "P K"]]:
+    """z ∘ M z for random signs z, some columns at a time."""
     if probes < 2:
         raise ValueError(f"An estimate with a standard error needs at least 2 probes, got {probes}.")
     generator = torch.Generator().manual_seed(seed)
-    trace_sums = torch.zeros(2, dtype=dtype, device=device)
-    diagonal_sums = torch.zeros(2, size, dtype=dtype, device=device)
-    for start in range(0, probes, CHUNK):
-        count = min(CHUNK, probes - start)
-        signs = torch.randint(0, 2, (size, count), generator=generator, dtype=torch.int8)
-        Z = (2 * signs - 1).to(device=device, dtype=dtype)
-        products = Z * matmat(Z)
-        totals = products.sum(0)
-        trace_sums += torch.stack([totals.sum(), totals.square().sum()])
-        diagonal_sums[0] += products.sum(1)
-        diagonal_sums[1] += products.square().sum(1)
-    return Samples(probes, trace_sums, diagonal_sums)
+    at_once = max(1, min(probes, 64, ENTRIES // operator.size))
+    for start in range(0, probes, at_once):
+        count = min(at_once, probes - start)
+        signs = torch.randint(0, 2, (operator.size, count), generator=generator, dtype=torch.int8)
+        Z = (2 * signs - 1).to(device=operator.device, dtype=operator.dtype)
+        yield Z * operator._matmat(Z)

@@ -31,7 +31,7 @@ class LowRankOperator(Operator):
         tensor([25.])
     """
 
-    rows: Float[Tensor, "R P"]
+    rows: Tensor
     space: Space | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:

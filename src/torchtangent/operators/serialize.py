@@ -27,6 +27,7 @@ from torchtangent.operators.basis import (
 )
 from torchtangent.operators.implicit import ImplicitOperator
 from torchtangent.operators.space import Place, Segment, Space
+from torchtangent.operators.tree import fields
 
 HEADER = "torchtangent.operator"
 VERSION = 1
@@ -49,9 +50,7 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Op
             raise ValueError(f"'{os.fspath(path)}' is a safetensors file, but not one of an operator.")
         content = json.loads(header)
         if content["version"] != VERSION:
-            raise ValueError(
-                f"'{os.fspath(path)}' has version {content['version']}, this code reads {VERSION}."
-            )
+            raise ValueError(f"'{os.fspath(path)}' has version {content['version']}, this code reads {VERSION}.")
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     operator = _decode(content["tree"], tensors, torch.device(device))
     if not isinstance(operator, Operator):
@@ -87,8 +86,10 @@ class _Writer:
                     "another representation of the same matrix."
                 )
             case Operator() | Basis() | Place() | Segment() | Space():
-                fields = {f.name: self.encode(getattr(value, f.name)) for f in dataclasses.fields(value)}  # type: ignore[arg-type]
-                return {"type": type(value).__name__, "fields": fields}
+                return {
+                    "type": type(value).__name__,
+                    "fields": {name: self.encode(part) for name, part in fields(value).items()},
+                }
         raise ValueError(f"Cannot save a {type(value).__name__} as part of an operator.")
 
     def _store(self, tensor: Tensor) -> str:
@@ -113,11 +114,9 @@ def _decode(tree: Any, tensors: dict[str, Tensor], device: torch.device) -> Any:
             return device
         case {"size": sizes}:
             return torch.Size(sizes)
-        case {"type": name, "fields": fields}:
+        case {"type": name, "fields": parts}:
             known = Operator.registry | {cls.__name__: cls for cls in _PLAIN}
             if name not in known:
-                raise ValueError(
-                    f"The file names an unknown part '{name}': it may come from a newer version."
-                )
-            return known[name](**{key: _decode(value, tensors, device) for key, value in fields.items()})
+                raise ValueError(f"The file names an unknown part '{name}': it may come from a newer version.")
+            return known[name](**{key: _decode(value, tensors, device) for key, value in parts.items()})
     return tree

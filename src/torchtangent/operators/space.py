@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 Vector = Tensor | dict[str, Tensor] | list[Tensor] | tuple[Tensor, ...]
@@ -67,9 +67,7 @@ class Space:
             self._check_names(v)
             return self._concatenate([v[name] for name in self.names]), self._to_dict
         if len(v) != len(self.names):
-            raise ValueError(
-                f"A list vector needs one tensor per parameter: expected {len(self.names)}, got {len(v)}."
-            )
+            raise ValueError(f"A list vector needs one tensor per parameter: expected {len(self.names)}, got {len(v)}.")
         return self._concatenate(v), lambda out: type(v)(self.split(out[:, 0]).values())
 
     def split(self, flat: Float[Tensor, " P"]) -> dict[str, Tensor]:
@@ -77,10 +75,7 @@ class Space:
         if flat.shape != (self.size,):
             raise ValueError(f"Expected a flat vector of {self.size} parameters, got {tuple(flat.shape)}.")
         pieces = flat.split([shape.numel() for shape in self.shapes])
-        return {
-            name: piece.reshape(shape)
-            for name, piece, shape in zip(self.names, pieces, self.shapes, strict=True)
-        }
+        return {name: piece.reshape(shape) for name, piece, shape in zip(self.names, pieces, self.shapes, strict=True)}
 
     def _to_dict(self, out: Float[Tensor, "P 1"]) -> dict[str, Tensor]:
         return self.split(out[:, 0])
@@ -90,16 +85,13 @@ class Space:
         unknown = [name for name in v if name not in self.offsets]
         if missing or unknown:
             raise ValueError(
-                f"The keys of a dict vector must be the parameters' names: missing {missing}, "
-                f"unknown {unknown}."
+                f"The keys of a dict vector must be the parameters' names: missing {missing}, unknown {unknown}."
             )
 
     def _concatenate(self, tensors: Sequence[Tensor]) -> Float[Tensor, "P 1"]:
         for name, shape, tensor in zip(self.names, self.shapes, tensors, strict=True):
             if tensor.shape != shape:
-                raise ValueError(
-                    f"Parameter '{name}': expected shape {tuple(shape)}, got {tuple(tensor.shape)}."
-                )
+                raise ValueError(f"Parameter '{name}': expected shape {tuple(shape)}, got {tuple(tensor.shape)}.")
         return torch.cat([tensor.reshape(-1, 1) for tensor in tensors])
 
 
@@ -139,7 +131,7 @@ class Segment:
         """The product of the other axes."""
         return self.numel // self.rows if self.rows else 0
 
-    def view(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "*permuted K"]:
+    def view(self, V: Shaped[Tensor, "P K"]) -> Shaped[Tensor, "*permuted K"]:
         """The stretch of V in its permuted shape, with the columns last: a view of V."""
         stretch = V[self.start : self.start + self.numel].view(*self.shape, V.shape[1])
         return stretch.permute(*self.order, len(self.shape))
@@ -186,17 +178,15 @@ class Place:
         """The number of entries, rows × cols."""
         return self.rows * self.cols
 
-    def gather(self, V: Tensor) -> Tensor:
+    def gather(self, V: Shaped[Tensor, "P K"]) -> Shaped[Tensor, "block K"]:
         """The block's entries (rows·cols, K) of a contiguous V (P, K), row-major: a view where possible."""
         pieces = [segment.view(V).reshape(self.rows, segment.cols, V.shape[1]) for segment in self.segments]
         block = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
         return block.reshape(self.size, V.shape[1])
 
-    def scatter(self, block: Tensor, out: Tensor) -> None:
+    def scatter(self, block: Shaped[Tensor, "block K"], out: Shaped[Tensor, "P K"]) -> None:
         """Write (not add) the block's entries (rows·cols, K) into the contiguous `out` (P, K)."""
-        pieces = block.reshape(self.rows, self.cols, out.shape[1]).split(
-            [s.cols for s in self.segments], dim=1
-        )
+        pieces = block.reshape(self.rows, self.cols, out.shape[1]).split([s.cols for s in self.segments], dim=1)
         for segment, piece in zip(self.segments, pieces, strict=True):
             target = segment.view(out)
             target.copy_(piece.reshape(target.shape))

@@ -9,6 +9,7 @@ so damped solves, square roots and log-determinants are the same few lines for e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -68,23 +69,30 @@ class Spectrum:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Spectrum:
         """The spectrum of f(M) for an entrywise f."""
-        rest = 0.0
-        if self.missing:
-            rest = float(function(torch.tensor(self.rest, dtype=torch.float64)))
+        rest = float(function(torch.tensor(self.rest, dtype=torch.float64))) if self.missing else 0.0
         return Spectrum(function(self.values), self.basis, rest)
 
     def matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
-        """M V = Q (Λ − ρ) Qᵀ V + ρ V."""
-        out = self.basis.lift((self.values - self.rest)[:, None] * self.basis.project(V))
-        return out.add(V, alpha=self.rest) if self.rest else out
+        """M V = Q Λ Qᵀ V + ρ (V − Q Qᵀ V)."""
+        values, C = self.values[:, None], self.basis.project(V)
+        if self.rest == 0:
+            return self.basis.lift(values * C)
+        # What rounding leaves of Q in the complement would be multiplied by ρ, which may be 1/damping:
+        # project it out once more.
+        W = V - self.basis.lift(C)
+        D = self.basis.project(W)
+        return self.basis.lift(values * (C + D) - self.rest * D).add_(W, alpha=self.rest)
 
     def diagonal(self) -> Float[Tensor, " P"]:
         """The diagonal of M, (Q ∘ Q)(Λ − ρ) + ρ."""
+        if self.rest == 0:
+            return self.basis.lift_squared(self.values[:, None])[:, 0]
         return self.basis.lift_squared((self.values - self.rest)[:, None])[:, 0] + self.rest
 
     def power_trace(self, power: int) -> Float[Tensor, ""]:
-        """The trace of M^power."""
-        return self.values.pow(power).sum() + self.missing * self.rest**power
+        """The trace of M (power 1) or M² (power 2)."""
+        total = self.values.sum() if power == 1 else torch.linalg.vector_norm(self.values).square()
+        return total + self.missing * self.rest**power
 
     def inverse(self, damping: float, tolerance: float, name: str) -> Spectrum:
         """The spectrum of (M + damping·I)⁻¹; an error if an eigenvalue is zero.
@@ -94,22 +102,16 @@ class Spectrum:
             tolerance: without damping, eigenvalues below tolerance · max |λ| count as zero.
             name: the operator's name, for the error.
         """
-        shifted = self.values + damping
-        threshold = tolerance * float(shifted.abs().max()) if damping == 0 else 0.0
-        if (self.missing and self.rest + damping == 0) or bool((shifted.abs() <= threshold).any()):
-            raise singular(name, damping)
-        return self.map(lambda values: 1 / (values + damping))
+        shifted, _ = self._shifted(damping, tolerance, name)
+        rest = 1 / (self.rest + damping) if self.missing else 0.0
+        return Spectrum(shifted.reciprocal_(), self.basis, rest)
 
     def logdet(self, damping: float, tolerance: float, name: str) -> Float[Tensor, ""]:
         """log det(M + damping·I); an error if that is not positive definite."""
-        self.inverse(damping, tolerance, name)
-        smallest = float(self.values.min()) + damping
-        if smallest < 0 or (self.missing and self.rest + damping < 0):
+        shifted, smallest = self._shifted(damping, tolerance, name)
+        if smallest < 0:
             raise indefinite(name, smallest, "log-determinant")
-        total = (self.values + damping).log().sum()
-        if self.missing:
-            total = total + self.missing * float(torch.tensor(self.rest + damping, dtype=torch.float64).log())
-        return total
+        return shifted.log_().sum() + (self.missing * math.log(self.rest + damping) if self.missing else 0.0)
 
     def factorization(self, damping: float, tolerance: float, name: str) -> Factorization:
         """Damped solves and log-determinants from the eigenvalues."""
@@ -122,7 +124,8 @@ class Spectrum:
         """The spectrum of M^½; an error if M has a negative eigenvalue beyond rounding."""
         largest = max(float(self.values.abs().max()), abs(self.rest))
         smallest = min(float(self.values.min()), self.rest if self.missing else 0.0)
-        if smallest < -rounding(self.values.dtype, self.basis.size) * largest:
+        # Rounding grows like √P in practice; P itself would excuse anything for large float32 operators.
+        if smallest < -rounding(self.values.dtype, 10 * math.isqrt(self.basis.size)) * largest:
             raise indefinite(name, smallest, "square root")
         return self.map(lambda values: values.clamp(min=0).sqrt())
 
@@ -152,6 +155,16 @@ class Spectrum:
             values = torch.cat([values[: min(k, above)], values[above : above + below]])
             index = torch.cat([index[: min(k, above)], index[above : above + below]])
         return Eigh(values, pick(full.basis, index))
+
+    def _shifted(self, damping: float, tolerance: float, name: str) -> tuple[Float[Tensor, " R"], float]:
+        """λ + damping, and the smallest with that of the complement; an error if one is zero."""
+        shifted = self.values + damping
+        smallest, largest = (float(x) for x in shifted.aminmax())
+        closest = smallest if smallest > 0 else float(shifted.abs().min())
+        threshold = tolerance * max(abs(smallest), abs(largest)) if damping == 0 else 0.0
+        if closest <= threshold or (self.missing and self.rest + damping == 0):
+            raise singular(name, damping)
+        return shifted, min(smallest, self.rest + damping) if self.missing else smallest
 
 
 def dense_spectrum(matrix: Float[Tensor, "P P"]) -> Spectrum:

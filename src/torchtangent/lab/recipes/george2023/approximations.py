@@ -16,11 +16,11 @@ from torchtangent.lab.train import accuracy, epochs
 from torchtangent.operators import BlockOperator, KroneckerOperator, Operator
 
 REPRESENTATIONS = {
-    "Diag": getattr(tt, "Diagonal", None),
-    "QuasiDiag": getattr(tt, "QuasiDiagonal", None),
-    "KFAC": getattr(tt, "KFAC", None),
-    "EKFAC": getattr(tt, "EKFAC", None),
-    "BlockDiag": getattr(tt, "BlockDiagonal", None),
+    "Diag": tt.Diagonal,
+    "QuasiDiag": tt.QuasiDiagonal,
+    "KFAC": tt.KFAC,
+    "EKFAC": tt.EKFAC,
+    "BlockDiag": tt.BlockDiagonal,
 }
 NAMES = (*REPRESENTATIONS, "KFAC-π")
 
@@ -132,7 +132,8 @@ def quality(context: Context) -> Mapping[str, Any]:
     config = context.config
     batch = _batch(context)
     steps = len(context.arrays("checkpoints")["epochs"])
-    dampings = np.logspace(*config["log10_dampings"], config["damping_count"])
+    low, high = config["log10_dampings"]
+    dampings = np.logspace(low, high, config["damping_count"])
     results: dict[str, list[Any]] = {}
     for step in context.track(range(steps)):
         model = _restore(context, step)

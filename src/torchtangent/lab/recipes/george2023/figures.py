@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 from matplotlib.figure import Figure
 
-from torchtangent.lab.recipes.george2023.claims import bounds, cosine_energy
-from torchtangent.lab.style import INK, MAP, MARKERS, SERIES, SOFT, panel, series
+from torchtangent.lab.recipes.george2023.measures import bounds, cosine_energy
 from torchtangent.lab.study import Arrays
+from torchtangent.lab.style import INK, MAP, SERIES, SOFT, legend, panel, series
 
 ORDER = {"Diag": 3, "QuasiDiag": 2, "KFAC": 1, "EKFAC": 0, "BlockDiag": 6, "KFAC-π": 4}
 """The series of each representation, the same in every plot."""
@@ -30,7 +30,7 @@ def gaussian_pair(pair: int) -> Callable[[Arrays], Figure]:
             low = -0.06 - 0.06 * i
             axes.plot(arrays["mean"][k] + np.array([-half, half]), [low, low], **look, solid_capstyle="butt")
         axes.set(xlim=(-4, 4), ylim=(-0.2, 1.2))
-        axes.legend()
+        legend(figure)
         return figure
 
     return draw
@@ -47,20 +47,20 @@ def second_order_ratio(arrays: Arrays) -> Figure:
     axes.axhline(0.5, color=INK, linewidth=0.8, linestyle=":")
     axes.text(arrays["steps"][-1], 0.52, "½", ha="right", va="bottom", color=INK)
     axes.set(xscale="log", ylim=(0, 1.6))
-    axes.legend(loc="upper left")
+    legend(figure)
     return figure
 
 
 def rademacher_gap(arrays: Arrays) -> Figure:
     """TG-Eq2.4: generalization gaps beside their bounds."""
     figure, axes = panel("Worst gap in the class, and bounds", x="gap or bound", y="samples")
-    bins = np.linspace(-0.05, 1.25, 66)
+    bins = np.linspace(-0.05, 1.25, 66).tolist()
     shown = {"gap": arrays["gap"], **bounds(arrays)}
     for i, (label, values) in enumerate(shown.items()):
         look = series(i, marker="")
         axes.hist(values, bins=bins, histtype="step", linewidth=1.5, color=look["color"], linestyle=look["linestyle"])
         axes.plot([], [], **look, label=label)
-    axes.legend(loc="upper center")
+    legend(figure)
     return figure
 
 
@@ -69,8 +69,8 @@ def quadratic_forms(arrays: Arrays) -> Figure:
     names = arrays["representations"].tolist()
     figure, axes = panel("vᵀMv / vᵀFv", y="ratio to dense")
     axes.axhline(1, color=INK, linewidth=0.8, linestyle=":")
-    for i, name in enumerate(names):
-        ratio = arrays["values"][i] / arrays["values"][names.index("Dense")]
+    for i, values in enumerate(arrays["values"]):
+        ratio = values / arrays["values"][names.index("Dense")]
         spread = np.linspace(-0.22, 0.22, ratio.size - 1)
         axes.plot(i + spread, ratio[1:], linestyle="", marker="o", markersize=3, color=SERIES[0], alpha=0.7)
         axes.plot(i, ratio[0], linestyle="", marker="X", markersize=7, color=SERIES[1])
@@ -88,7 +88,7 @@ def monte_carlo(arrays: Arrays) -> Figure:
     axes.plot(s, error.mean(1), **series(0), label="sampled")
     axes.plot(s, error[0].mean() / np.sqrt(s), **series(1, marker=""), label="slope −½")
     axes.set(xscale="log", yscale="log")
-    axes.legend()
+    legend(figure)
     return figure
 
 
@@ -101,18 +101,18 @@ def shared_spectrum(arrays: Arrays) -> Figure:
     axes.plot(index, a.clip(1e-18), **series(0, marker=""), label="Fisher matrix")
     axes.plot(index[shown], b[shown].clip(1e-18), **series(1, linestyle=""), label="kernel")
     axes.set(xscale="log", yscale="log", ylim=(a[0] * 1e-13, a[0] * 3))
-    axes.legend()
+    legend(figure)
     return figure
 
 
 def _by_damping(measure: str, title: str, scale: str) -> Callable[[Arrays], Figure]:
     def draw(arrays: Arrays) -> Figure:
-        figure, axes = panel(title, x="damping λ", y=measure.replace("solve_", ""), height=3.3)
+        figure, axes = panel(title, x="damping λ", y=measure.replace("solve_", ""))
         for i, name in enumerate(arrays["names"].tolist()):
             curve = np.median(arrays[measure][-1, 1, i], axis=-1)
-            axes.plot(arrays["dampings"], curve, **series(ORDER[name], markevery=2), label=name)
+            axes.plot(arrays["dampings"], curve, **series(ORDER[name], markevery=1), label=name)
         axes.set(xscale="log", yscale=scale)
-        axes.legend(ncols=2)
+        legend(figure)
         return figure
 
     return draw
@@ -120,7 +120,7 @@ def _by_damping(measure: str, title: str, scale: str) -> Callable[[Arrays], Figu
 
 def _along_training(measure: str, title: str, y: str, scale: str = "log", kind: int = 1) -> Callable[[Arrays], Figure]:
     def draw(arrays: Arrays) -> Figure:
-        figure, axes = panel(title, x="epoch", y=y, height=3.3)
+        figure, axes = panel(title, x="epoch", y=y)
         for i, name in enumerate(arrays["names"].tolist()):
             if name == "KFAC-π":
                 continue  # the same matrix as KFAC: only its damping differs
@@ -129,7 +129,7 @@ def _along_training(measure: str, title: str, y: str, scale: str = "log", kind: 
             axes.plot(range(len(curve)), curve.clip(1e-17), **series(ORDER[name]), label=name)
         axes.set_xticks(range(len(arrays["epochs"])), arrays["epochs"].tolist())
         axes.set(yscale=scale)
-        axes.legend(ncols=2)
+        legend(figure)
         return figure
 
     return draw
@@ -168,9 +168,9 @@ def errors_scatter(part: str) -> Callable[[Arrays], Figure]:
         kfac, ekfac = arrays[f"{part}/kfac"], arrays[f"{part}/ekfac"]
         if kfac.ndim > 1:
             for i in range(kfac.shape[1]):
-                look = {"color": SERIES[i], "marker": MARKERS[i], "linestyle": ""}
+                look = series(i, linestyle="")
                 axes.plot(kfac[:, i], ekfac[:, i], **look, label=f"layer {i + 1}")
-            axes.legend()
+            legend(figure)
         else:
             axes.plot(kfac, ekfac, linestyle="", marker="o", markersize=2.5, color=SERIES[0], alpha=0.5)
         top = 1.08 * max(kfac.max(), ekfac.max())
@@ -185,11 +185,11 @@ def damping(arrays: Arrays) -> Figure:
     """TG-A.4: what damping both factors adds to each eigenvalue."""
     figure, axes = panel("Damping of each eigenvalue", x="eigenvalue of A ⊗ B", y="added")
     for i, (epsilon, added) in enumerate(zip(arrays["epsilons"], arrays["added"], strict=True)):
-        look = {"color": SERIES[i], "marker": MARKERS[i], "linestyle": "", "markersize": 2.5, "alpha": 0.6}
+        look = series(i, linestyle="", markersize=2.5, alpha=0.6)
         axes.plot(arrays["eigenvalues"], added, **look, label=f"ε = {epsilon:g}")
         axes.axhline(epsilon, color=SERIES[i], linewidth=1)
     axes.set(xscale="log", yscale="log", xlim=(1e-6, None))
-    axes.legend()
+    legend(figure)
     return figure
 
 
@@ -197,10 +197,12 @@ def perturbations(arrays: Arrays) -> Figure:
     """TG-FigB.1: displacement of the outputs along singular and random directions."""
     figure, axes = panel("Same step, different directions", x="index of direction", y="change of the outputs, RMS")
     index = np.arange(1, len(arrays["moved_singular"]) + 1)
-    axes.plot(index, arrays["moved_singular"], **series(0), label="singular vectors of J")
+    first_order = arrays["step"] * arrays["singular_values"] / np.sqrt(arrays["samples"])
+    axes.plot(index, first_order, **series(2, marker=""), label="singular, to first order")
+    axes.plot(index, arrays["moved_singular"], **series(0), label="singular")
     axes.plot(index, arrays["moved_random"], **series(1, linestyle=""), label="random")
     axes.set(ylim=(0, None))
-    axes.legend()
+    legend(figure)
     return figure
 
 
@@ -236,5 +238,5 @@ def line_spectrum(arrays: Arrays) -> Figure:
         axes.plot(index, np.median(values, 0), **series(i, markersize=2.5), label=label)
     axes.plot([10], [0.04], marker="*", markersize=11, linestyle="", color=INK, label="published, 4 %")
     axes.set(yscale="log", ylim=(1e-10, 2))
-    axes.legend()
+    legend(figure)
     return figure

@@ -64,7 +64,8 @@ def second_order(context: Context) -> Mapping[str, Any]:
         f = model(x)
     generator = torch.Generator().manual_seed(config["seed"])
     size = J.shape[-1]
-    steps = np.logspace(*config["log10_steps"], config["step_count"])
+    low, high = config["log10_steps"]
+    steps = np.logspace(low, high, config["step_count"])
     rows: dict[str, list[list[float]]] = {"kl": [], "l2": [], "quadratic_fisher": [], "quadratic_l2": []}
     for _ in context.track(range(config["directions"])):
         direction = torch.randn(size, generator=generator, dtype=torch.float64).to(context.device)

@@ -93,8 +93,7 @@ def _errors(
 
     best = np.einsum("pi,pq,qi->i", U, G, U, optimize=True)  # s* = E[(Uᵀg)²]
     others = [
-        error(best * (1 + scale * rng.standard_normal(best.shape)))
-        for scale in np.logspace(-3, 0, perturbations)
+        error(best * (1 + scale * rng.standard_normal(best.shape))) for scale in np.logspace(-3, 0, perturbations)
     ]
     values, basis = np.linalg.eigh(G)
     moments_in_basis = np.einsum("pi,pq,qi->i", basis, G, basis, optimize=True)

@@ -27,13 +27,13 @@ PARTS = (
 
 
 def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
-    """Everything that is fixed before the run, by part. `smoke` uses digits, `paper` MNIST."""
+    """Everything that is fixed before the run, by part. `smoke` uses digits, `paper` MNIST and CIFAR-10."""
 
     def pick(smoke: Any, paper: Any, test: Any) -> Any:
         return {"smoke": smoke, "paper": paper, "test": test}[scale]
 
     data = pick("digits", "mnist", "digits")
-    samples = pick(256, 2000, 24)
+    samples = pick(128, 2000, 24)
     variance = 1 - 0.75**0.5
     return {
         "gaussians": {
@@ -61,26 +61,26 @@ def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
         "checkpoints": {
             "data": data,
             "seed": 0,
-            "epochs": pick([1, 5, 20], [1, 3, 10], [1]),
+            "epochs": pick([1, 3, 10], [1, 3, 10], [1]),
             "lr": 0.05,
             "batch": pick(32, 128, 128),
         },
         "quadratic-forms": {"data": data, "samples": samples, "seed": 1, "draws": pick(20, 100, 3)},
         "definitions": {
             "data": data,
-            "samples": samples,
+            "samples": pick(64, 500, 24),
             "seed": 2,
-            "mc_samples": pick([1, 3, 10, 30, 100, 300], [1, 3, 10, 30, 100, 300, 1000], [1, 8]),
+            "mc_samples": pick([1, 3, 10, 30, 100], [1, 3, 10, 30, 100, 300], [1, 8]),
             "mc_repeats": pick(3, 5, 2),
         },
         "quality": {
             "data": data,
-            "samples": samples,
+            "samples": pick(256, 2000, 24),
             "seed": 3,
-            "draws": pick(30, 100, 3),
+            "draws": pick(100, 100, 3),
             "mc_samples": 5,
             "log10_dampings": [-6, 2],
-            "damping_count": pick(17, 17, 3),
+            "damping_count": pick(9, 17, 3),
         },
         "independence": {
             "seed": 4,
@@ -93,15 +93,15 @@ def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
         },
         "random-layers": {"seed": 5, "trials": pick(500, 5000, 10), "perturbations": 20},
         "real-layers": {"data": data, "samples": samples},
-        "damping": {"seed": 6, "inputs": 30, "outputs": 20, "epsilons": [1e-4, 1e-2, 1.0]},
+        "damping": {"seed": 6, "inputs": 16, "outputs": 12, "epsilons": [1e-4, 1e-2, 1.0]},
         "perturbations": {
-            "data": data,
+            "data": pick("digits", "cifar10", "digits"),
             "seed": 0,
             "base": pick(8, 64, 2),
-            "train_samples": pick(1437, 60000, 100),
+            "train_samples": pick(1000, 50000, 100),
             "epochs": pick(10, 10, 1),
             "lr": pick(0.02, 0.01, 0.02),
-            "batch": pick(32, 125, 50),
+            "batch": pick(50, 125, 50),
             "samples": pick(30, 50, 8),
             "directions": pick(50, 50, 6),
             "relative_step": 0.01,
@@ -119,8 +119,8 @@ STUDY = Study(
     key="george2023",
     title="Deep networks training and generalization: insights from linearization",
     reference=(
-        "Thomas George, PhD thesis, Université de Montréal, 2023. Background (ch. 2), NNGeometry (ch. 3), the theory of "
-        "EKFAC (ch. 4, app. A) and figures B.1 and B.2."
+        "Thomas George, PhD thesis, Université de Montréal, 2023. Background (ch. 2), NNGeometry (ch."
+        " 3), the theory of EKFAC (ch. 4, app. A) and figures B.1 and B.2."
     ),
     configuration=configuration,
     parts=PARTS,

@@ -49,7 +49,7 @@ def perturbations(context: Context) -> Mapping[str, Any]:
         "losses": np.array(losses),
         "test_accuracy": accuracy(model, x_test, data.y_test.to(context.device)),
         "parameters": V.shape[0],
-        "rank": x.shape[0] * 10,
+        "samples": len(x),
     }
 
 

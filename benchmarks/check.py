@@ -1,0 +1,56 @@
+"""Do the libraries compute the same matrix? Their diagonals, products and traces, compared before anything is timed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.peers import Builder, Built
+
+TOLERANCE = 1e-4
+EIGENBASIS = 1e-2  # products of EKFAC: eigenvectors of close eigenvalues are not unique
+
+
+def probe(size: int) -> Tensor:
+    """The vector that every library multiplies."""
+    return torch.randn(size, generator=torch.Generator().manual_seed(1))
+
+
+def values(built: Built, size: int) -> dict[str, Tensor]:
+    """What can be compared: the diagonal, one product, the trace."""
+    found: dict[str, Tensor] = {}
+    if built.diag is not None:
+        found["diag"] = built.diag()
+    if built.mv is not None:
+        found["mv"] = built.unpack(built.mv(built.pack(probe(size))))
+    if built.trace is not None:
+        found["trace"] = torch.as_tensor(built.trace())
+    return {name: value.detach().double().reshape(-1) for name, value in found.items()}
+
+
+def deviations(
+    found: Mapping[str, Mapping[str, Tensor]], builders: Mapping[str, Builder], quantity: str
+) -> dict[str, dict[str, Any]]:
+    """Relative distance of each library's values from the first peer's that has them.
+
+    A library whose convention differs is reported with the reason and is no reference.
+    """
+    comparable = [name for name in found if not builders[name].differs]
+    peers_first = sorted(comparable, key=lambda name: name == "torchtangent")
+    report: dict[str, dict[str, Any]] = {}
+    for name, mine in found.items():
+        if builders[name].differs:
+            report[name] = {"ok": None, "differs": builders[name].differs}
+            continue
+        report[name] = {"ok": True}
+        for what, value in mine.items():
+            reference = next(r for r in peers_first if what in found[r])
+            if reference == name:
+                continue
+            target = found[reference][what]
+            distance = float((value - target).norm() / target.norm())
+            report[name][what] = {"from": reference, "distance": distance}
+            loose = quantity == "ekfac" and what == "mv"
+            report[name]["ok"] &= distance <= (EIGENBASIS if loose else TOLERANCE)
+    return report

@@ -1,0 +1,103 @@
+"""One quantity of one case: every library builds it, the results are compared, then everything is timed."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from benchmarks.cases import Case
+from benchmarks.check import deviations, probe, values
+from benchmarks.measure import Time, peak_memory, prepare, rounds, single_run, summary
+from benchmarks.peers import Builder, Built
+from benchmarks.tune import best_setting
+
+Entries = dict[str, dict[str, Any]]  # library → what was measured of it, or why not
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure: repeats, seconds for the repeats of one figure, seconds for one call."""
+
+    repeats: int = 10
+    budget: float = 60.0
+    limit: float = 900.0
+
+
+def measure(case: Case, quantity: str, builders: Mapping[str, Builder], effort: Effort, memory: bool) -> Entries:
+    """Settings, agreement, seconds and megabytes of every library that has the quantity."""
+    entries: Entries = {
+        lib: {"setting": best_setting(case.name, quantity, lib), "lazy": builder.lazy}
+        for lib, builder in builders.items()
+    }
+    builds = _compare(case, quantity, builders, entries, effort)
+    _time(builds, builders, entries, probe(case.problem().size), effort)
+    if memory:
+        for lib in builds:
+            setting = entries[lib]["setting"]
+            entries[lib]["megabytes"] = peak_memory(case.name, quantity, lib, setting, 3 * effort.limit)
+    return entries
+
+
+def _compare(
+    case: Case, quantity: str, builders: Mapping[str, Builder], entries: Entries, effort: Effort
+) -> dict[str, Callable[[], Built]]:
+    """The builds that work, each run once, their values compared; the others are entered with the reason."""
+    size = case.problem().size
+    builds, found = {}, {}
+    for lib, builder in builders.items():
+        setting = entries[lib]["setting"]
+        try:
+            build = prepare(builder, case.problem(setting["batch"]), setting["options"])
+            cold, built = single_run(build, effort.limit)
+            found[lib] = values(built, size)
+        except Exception as error:
+            entries[lib]["failed"] = _reason(error)
+            continue
+        builds[lib] = build
+        entries[lib]["seconds"] = {"cold build": summary([cold])}
+        del built
+    for lib, check in deviations(found, builders, quantity).items():
+        entries[lib]["check"] = check
+    return builds
+
+
+def _time(
+    builds: Mapping[str, Callable[[], Built]],
+    builders: Mapping[str, Builder],
+    entries: Entries,
+    flat: Any,
+    effort: Effort,
+) -> None:
+    """Seconds to build, of the first solve after it, and of the operations once warm."""
+    built: dict[str, Built] = {}
+
+    def rebuild(lib: str) -> None:
+        built.pop(lib, None)  # the old one's memory first
+        built[lib] = builds[lib]()
+
+    def enter(operation: str, times: Mapping[str, list[Time]]) -> None:
+        for lib, t in times.items():
+            entries[lib]["seconds"][operation] = summary(t)
+
+    enter("build", rounds({lib: partial(rebuild, lib) for lib in builds}, effort.repeats, effort.budget, effort.limit))
+    vectors = {lib: b.pack(flat) for lib, b in built.items()}
+    for operation in ("solve", "mv", "trace"):
+        runs = {}
+        for lib, b in built.items():
+            method = getattr(b, operation)
+            if method is None:
+                continue
+            run = method if operation == "trace" else partial(method, vectors[lib])
+            try:
+                first, _ = single_run(run, effort.limit)
+            except Exception as error:
+                entries[lib][f"{operation} failed"] = _reason(error)
+                continue
+            if operation == "solve" and not builders[lib].lazy:
+                entries[lib]["seconds"]["first solve"] = summary([first])
+            runs[lib] = run
+        enter(operation, rounds(runs, effort.repeats, effort.budget / 4, effort.limit))
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,0 +1,175 @@
+"""The rules by which a measured value is judged, each of which can say in words what it asks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+Measured = float | Mapping[str, float]
+
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def number(value: float) -> str:
+    """A number as a reader wants it: three significant digits, powers of ten written out.
+
+    >>> number(0.09657), number(12.0), number(-0.5), number(8.88e-16), number(0.0)
+    ('0.0966', '12', '−0.5', '8.9 × 10⁻¹⁶', '0')
+    >>> number(1e-10)
+    '10⁻¹⁰'
+    """
+    if value == 0 or 1e-3 <= abs(value) < 1e5 or not abs(value) < float("inf"):
+        return f"{value:.3g}".replace("-", "−")
+    mantissa, _, exponent = f"{value:.1e}".partition("e")
+    power = "10" + str(int(exponent)).translate(_SUPERSCRIPTS)
+    return power if mantissa == "1.0" else f"{mantissa.replace('-', '−')} × {power}"
+
+
+class Rule(ABC):
+    """Decides whether a measured value agrees with a claim, and says so in words."""
+
+    @abstractmethod
+    def holds(self, measured: Measured) -> bool:
+        """Whether the measured value agrees. A NaN never does."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """The rule in words, shown beside the verdict."""
+
+
+def _values(measured: Measured) -> list[float]:
+    return list(measured.values()) if isinstance(measured, Mapping) else [measured]
+
+
+def _named(measured: Measured) -> Mapping[str, float]:
+    if not isinstance(measured, Mapping):
+        raise TypeError(f"this rule compares named values, but the claim measured {measured!r}")
+    return measured
+
+
+@dataclass(frozen=True)
+class Between(Rule):
+    """Every measured value lies in [low, high].
+
+    >>> Between(0.4, 0.6).holds(0.5), Between(0.4, 0.6).holds(float("nan"))
+    (True, False)
+    """
+
+    low: float
+    high: float
+
+    def holds(self, measured: Measured) -> bool:
+        return all(self.low <= value <= self.high for value in _values(measured))
+
+    def __str__(self) -> str:
+        return f"between {number(self.low)} and {number(self.high)}"
+
+
+@dataclass(frozen=True)
+class AtMost(Rule):
+    """Every measured value is at most the bound."""
+
+    bound: float
+
+    def holds(self, measured: Measured) -> bool:
+        return all(value <= self.bound for value in _values(measured))
+
+    def __str__(self) -> str:
+        return f"at most {number(self.bound)}"
+
+
+@dataclass(frozen=True)
+class AtLeast(Rule):
+    """Every measured value is at least the bound."""
+
+    bound: float
+
+    def holds(self, measured: Measured) -> bool:
+        return all(value >= self.bound for value in _values(measured))
+
+    def __str__(self) -> str:
+        return f"at least {number(self.bound)}"
+
+
+@dataclass(frozen=True)
+class Near(Rule):
+    """Every measured value is within a relative tolerance of the expected one.
+
+    >>> Near(0.5, 0.01).holds(0.504), str(Near(0.5, 0.01))
+    (True, 'within 1 % of 0.5')
+    """
+
+    expected: float
+    relative: float
+
+    def holds(self, measured: Measured) -> bool:
+        return all(abs(value - self.expected) <= self.relative * abs(self.expected) for value in _values(measured))
+
+    def __str__(self) -> str:
+        if self.relative < 1e-3:
+            return f"{number(self.expected)} up to a relative {number(self.relative)}"
+        return f"within {100 * self.relative:g} % of {number(self.expected)}"
+
+
+@dataclass(frozen=True)
+class Lowest(Rule):
+    """The named value is strictly below all others."""
+
+    name: str
+
+    def holds(self, measured: Measured) -> bool:
+        values = _named(measured)
+        return all(values[self.name] < value for name, value in values.items() if name != self.name)
+
+    def __str__(self) -> str:
+        return f"{self.name} is the lowest"
+
+
+@dataclass(frozen=True)
+class Highest(Rule):
+    """The named value is strictly above all others."""
+
+    name: str
+
+    def holds(self, measured: Measured) -> bool:
+        values = _named(measured)
+        return all(values[self.name] > value for name, value in values.items() if name != self.name)
+
+    def __str__(self) -> str:
+        return f"{self.name} is the highest"
+
+
+@dataclass(frozen=True)
+class Increasing(Rule):
+    """The named values increase strictly in this order.
+
+    >>> Increasing("a", "b").holds({"a": 1.0, "b": 2.0})
+    True
+    """
+
+    names: tuple[str, ...]
+
+    def __init__(self, *names: str):
+        object.__setattr__(self, "names", names)
+
+    def holds(self, measured: Measured) -> bool:
+        values = _named(measured)
+        return all(values[low] < values[high] for low, high in zip(self.names, self.names[1:], strict=False))
+
+    def __str__(self) -> str:
+        return " < ".join(self.names)
+
+
+@dataclass(frozen=True)
+class Each(Rule):
+    """Every named value satisfies its own rule."""
+
+    rules: Mapping[str, Rule]
+
+    def holds(self, measured: Measured) -> bool:
+        values = _named(measured)
+        return all(rule.holds(values[name]) for name, rule in self.rules.items())
+
+    def __str__(self) -> str:
+        return "; ".join(f"{name} {rule}" for name, rule in self.rules.items())

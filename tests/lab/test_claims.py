@@ -1,0 +1,66 @@
+"""Verdicts are computed from arrays, and survive the way to JSON and back."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from torchtangent.lab.claims import Claim, Finding, count, judge, not_run
+from torchtangent.lab.rules import AtMost
+from torchtangent.lab.study import Arrays
+
+CLAIM = Claim("XX-Fig1", "small", "It is small.", "small", lambda arrays: float(arrays["x"]), AtMost(1.0))
+
+
+def judged(value: float, claim: Claim = CLAIM) -> Finding:
+    return judge(claim, Arrays({"part": {"x": np.array(value)}}), study="xx", scale="smoke", seconds=1.5)
+
+
+def test_the_verdict_follows_the_arrays() -> None:
+    assert judged(0.5).verdict == "held"
+    assert judged(1.5).verdict == "did not hold"
+    assert judged(math.nan).verdict == "did not hold"
+
+
+def test_a_claim_for_another_scale_is_not_tested() -> None:
+    claim = Claim("XX-Fig1", "n", "s", 1.0, lambda arrays: 0.0, AtMost(1.0), scales=("paper",))
+    finding = judged(0.5, claim)
+    assert finding.verdict == "not tested at this scale"
+    assert finding.measured is None
+    assert "paper" in finding.reason
+
+
+def test_findings_have_the_ledgers_keys() -> None:
+    data = judged(0.5).as_json()
+    keys = {"id", "statement", "published", "measured", "verdict", "scale", "seconds", "rule"}
+    assert keys <= set(data)
+    assert data["measured"] == 0.5
+    assert data["seconds"] == 1.5
+
+
+@pytest.mark.parametrize("measured", [0.5, math.nan, math.inf, None, {"a": 1.0, "b": -math.inf}])
+def test_findings_survive_json(measured: float | dict[str, float] | None) -> None:
+    finding = Finding(**{**judged(0.5).__dict__, "measured": measured})
+    text = json.dumps(finding.as_json(), allow_nan=False)
+    back = Finding.from_json(json.loads(text))
+    assert str(back) == str(finding)  # as strings, for NaN differs from itself
+
+
+def test_counts_name_every_verdict() -> None:
+    findings = [judged(0.5), judged(1.5), not_run(CLAIM, study="xx", scale="smoke")]
+    assert count(findings) == {"held": 1, "did not hold": 1, "not tested at this scale": 1}
+    assert count([])["held"] == 0
+
+
+def test_arrays_are_found_by_name_unless_ambiguous() -> None:
+    arrays = Arrays({"a": {"x": np.zeros(1)}, "b": {"x": np.ones(1), "y": np.ones(2)}})
+    assert arrays["y"].shape == (2,)
+    assert arrays["b/x"] == 1
+    assert len(arrays) == 3
+    with pytest.raises(KeyError, match="several parts"):
+        arrays["x"]
+    with pytest.raises(KeyError, match="none of"):
+        arrays["z"]

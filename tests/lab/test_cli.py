@@ -1,0 +1,112 @@
+"""The command line, as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import toy_study
+from typer.testing import CliRunner
+
+from torchtangent.lab import cli
+from torchtangent.lab.recipes import registry
+from torchtangent.lab.runner import Context
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+    return CliRunner()
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "registry", lambda: {"toy2000": toy_study()})
+
+
+@pytest.mark.parametrize("command", ["list", "reproduce", "report", "claims"])
+def test_help_teaches(runner: CliRunner, command: str) -> None:
+    result = runner.invoke(cli.app, [command, "--help"])
+    assert result.exit_code == 0
+    assert "Usage" in result.output
+    assert command in runner.invoke(cli.app, ["--help"]).output
+
+
+def test_list_shows_every_entry(runner: CliRunner) -> None:
+    result = runner.invoke(cli.app, ["list"])
+    assert result.exit_code == 0
+    for study in registry().values():
+        for entry in study.entries:
+            assert entry.id in result.output
+
+
+def test_reproduce_runs_one_entry(runner: CliRunner, tmp_path: Path) -> None:
+    arguments = ["reproduce", "george2023", "--only", "Fig2.1", "--only", "A.4", "--out", str(tmp_path)]
+    result = runner.invoke(cli.app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "gaussians" in result.output
+    assert "4 held, 1 did not hold" in result.output
+    claims = json.loads((tmp_path / "george2023" / "smoke" / "claims.json").read_text())
+    assert len(claims) == len(registry()["george2023"].claims)
+    page = tmp_path / "report" / "index.html"
+    assert runner.invoke(cli.app, ["report", str(tmp_path), "--out", str(page)]).exit_code == 0
+    assert "TG-Fig2.1" in page.read_text()
+
+
+@pytest.mark.usefixtures("toy")
+def test_reproduce_all_then_claims(runner: CliRunner, tmp_path: Path) -> None:
+    result = runner.invoke(cli.app, ["reproduce", "--all", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    table = runner.invoke(cli.app, ["claims", "--runs", str(tmp_path)])
+    assert "There are five." in table.output
+    assert "1 held, 1 did not hold, 1 not tested at this scale" in table.output
+    listed = json.loads(runner.invoke(cli.app, ["claims", "toy2000", "--runs", str(tmp_path), "--json"]).output)
+    assert [claim["verdict"] for claim in listed] == ["held", "did not hold", "not tested at this scale"]
+
+
+@pytest.mark.usefixtures("toy")
+def test_claims_without_a_run_are_not_tested(runner: CliRunner, tmp_path: Path) -> None:
+    result = runner.invoke(cli.app, ["claims", "--runs", str(tmp_path / "nothing")])
+    assert result.exit_code == 0
+    assert "0 held, 0 did not hold, 3 not tested" in result.output
+
+
+def test_a_failing_part_is_exit_code_1(runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(context: Context) -> dict[str, float]:
+        raise ArithmeticError("no sum today")
+
+    monkeypatch.setattr(cli, "registry", lambda: {"toy2000": toy_study(total=broken)})
+    result = runner.invoke(cli.app, ["reproduce", "toy2000", "--out", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "no sum today" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["reproduce"], "--all"),
+        (["reproduce", "george2023", "--all"], "--all"),
+        (["reproduce", "nobody1900"], "george2023"),
+        (["reproduce", "george2023", "--only", "Fig99"], "TG-Fig2.1"),
+        (["reproduce", "george2023", "--scale", "huge"], "smoke"),
+    ],
+)
+def test_a_wrong_command_is_exit_code_2(runner: CliRunner, arguments: list[str], message: str) -> None:
+    result = runner.invoke(cli.app, arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_missing_data_says_which_file_belongs_where(runner: CliRunner, tmp_path: Path) -> None:
+    arguments = ["reproduce", "george2023", "--scale", "paper", "--only", "Eq2.4", "--data", str(tmp_path / "data")]
+    result = runner.invoke(cli.app, [*arguments, "--out", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "MNIST/raw/train-images-idx3-ubyte" in result.output
+
+
+def test_report_without_runs_is_exit_code_1(runner: CliRunner, tmp_path: Path) -> None:
+    result = runner.invoke(cli.app, ["report", str(tmp_path), "--out", str(tmp_path / "index.html")])
+    assert result.exit_code == 1
+    assert not (tmp_path / "index.html").exists()

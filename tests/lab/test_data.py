@@ -1,0 +1,109 @@
+"""Official files are read exactly, and refused with a helpful message when they are not what they should be."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from torchtangent.lab import data
+from torchtangent.lab.data import DataError
+
+
+def idx(array: np.ndarray) -> bytes:
+    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+@pytest.fixture
+def small_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files in MNIST's layout, with checksums to match."""
+    rng = np.random.default_rng(0)
+    files = {}
+    for key, file in data.MNIST.items():
+        shape = (3, 28, 28) if key.startswith("x") else (3,)
+        blob = idx(rng.integers(0, 10, shape, dtype=np.uint8))
+        path = tmp_path / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(blob)
+        files[key] = replace(file, md5=hashlib.md5(blob).hexdigest())
+    monkeypatch.setattr(data, "MNIST", files)
+    return tmp_path
+
+
+def test_mnist_is_read_from_idx_files(small_mnist: Path) -> None:
+    dataset = data.load("mnist", small_mnist)
+    assert dataset.x_train.shape == (3, 1, 28, 28)
+    assert dataset.x_train.max() <= 9 / 255
+    assert dataset.y_test.shape == (3,)
+    assert "MNIST/raw/train-images-idx3-ubyte" in dataset.checksums
+
+
+def test_gzipped_files_will_do(small_mnist: Path) -> None:
+    before = data.load("mnist", small_mnist)
+    for file in data.MNIST.values():
+        path = small_mnist / file.path
+        path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    assert data.load("mnist", small_mnist).x_train.equal(before.x_train)
+
+
+def test_the_folder_may_come_from_the_environment(small_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(data.ENVIRONMENT, str(small_mnist))
+    assert len(data.load("mnist").x_train) == 3
+    monkeypatch.delenv(data.ENVIRONMENT)
+    with pytest.raises(DataError, match="--data"):
+        data.load("mnist")
+
+
+def test_an_absent_file_is_named_with_its_place(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"MNIST/raw/train-images-idx3-ubyte is not in the data folder"):
+        data.load("mnist", tmp_path)
+    with pytest.raises(DataError, match=r"cifar-10-batches-bin/data_batch_1.bin is not in the data folder"):
+        data.load("cifar10", tmp_path)
+
+
+def test_a_damaged_file_is_refused(small_mnist: Path) -> None:
+    path = small_mnist / data.MNIST["x_test"].path
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DataError, match="damaged"):
+        data.load("mnist", small_mnist)
+
+
+@pytest.mark.parametrize("blob", [b"", b"\x00\x00\x0d\x01", idx(np.zeros(3, dtype=np.uint8))[:-1]])
+def test_what_is_no_idx_file_is_refused(blob: bytes) -> None:
+    with pytest.raises(DataError, match="idx file"):
+        data.parse_idx(blob)
+
+
+def test_cifar10_is_read_from_binary_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = bytes([7]) + bytes([255] * 1024) + bytes([0] * 1024) + bytes([51] * 1024)
+    files = []
+    for file in data.CIFAR10:
+        path = tmp_path / file.path
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(record * 2)
+        files.append(replace(file, md5=hashlib.md5(record * 2).hexdigest()))
+    monkeypatch.setattr(data, "CIFAR10", files)
+    dataset = data.load("cifar10", tmp_path)
+    assert dataset.x_train.shape == (10, 3, 32, 32)
+    assert dataset.x_test[0].mean((1, 2)).tolist() == pytest.approx([1, 0, 0.2])
+    assert dataset.y_train.tolist() == [7] * 10
+
+
+def test_digits_fill_28_pixels() -> None:
+    dataset = data.load("digits")
+    assert len(dataset.x_train) + len(dataset.x_test) == 1797
+    x = dataset.x_train
+    assert 0 <= x.min() < x.max() <= 1
+    assert x[:, :, :2].abs().max() == 0
+    assert x[:, :, 2::3, 2::3][:, :, :8, :8].equal(x[:, :, 4::3, 4::3][:, :, :8, :8])
+
+
+def test_an_unknown_set_is_an_error_that_names_the_known() -> None:
+    with pytest.raises(ValueError, match="digits, mnist"):
+        data.load("nothing")

@@ -1,0 +1,124 @@
+"""What every registered study must satisfy; a new one is found by the registry."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from torchtangent.lab import style
+from torchtangent.lab.claims import judge
+from torchtangent.lab.recipes import registry
+from torchtangent.lab.results import Run
+from torchtangent.lab.runner import reproduce
+from torchtangent.lab.study import SCALES, Entry, Study
+
+STUDIES = list(registry().values())
+ENTRIES = [(study, entry) for study in STUDIES for entry in study.entries]
+each_study = pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.key)
+each_entry = pytest.mark.parametrize(("study", "entry"), ENTRIES, ids=lambda item: getattr(item, "id", ""))
+
+GEORGE2023 = [
+    "TG-Fig2.1",
+    "TG-Eq2.4",
+    "TG-Fig3.1",
+    "TG-FIM-def",
+    "TG-Fig3.3",
+    "TG-Fig3.4",
+    "TG-Fig3.5",
+    "TG-Fig3.6",
+    "TG-Prop4.2.1",
+    "TG-ThmA.1–3",
+    "TG-A.4",
+    "TG-FigB.1",
+    "TG-FigB.2",
+]
+
+
+def test_the_thesis_is_there_whole() -> None:
+    assert [entry.id for entry in registry()["george2023"].entries] == GEORGE2023
+
+
+@each_study
+def test_configurations_are_data_for_every_part(study: Study) -> None:
+    for scale in (*SCALES, "test"):
+        config = study.configuration(scale)
+        assert list(config) == [part.name for part in study.parts]
+        assert json.loads(json.dumps(config, allow_nan=False)) == config
+        assert config == study.configuration(scale)
+
+
+@each_study
+def test_parts_and_claims_belong_together(study: Study) -> None:
+    names = [part.name for part in study.parts]
+    assert len(set(names)) == len(names)
+    for i, part in enumerate(study.parts):
+        assert set(part.needs) <= set(names[:i])
+    ids = [entry.id for entry in study.entries]
+    assert {claim.id for claim in study.claims} == set(ids)
+    assert len({(claim.id, claim.name) for claim in study.claims}) == len(study.claims)
+    assert {part for entry in study.entries for part in entry.parts} | {
+        need for part in study.parts for need in part.needs
+    } == set(names)
+
+
+@each_entry
+def test_an_entry_runs_and_is_judged_from_its_arrays(study: Study, entry: Entry, all_runs: Path) -> None:
+    run = Run(all_runs / study.key / "test")
+    arrays = run.load(entry.parts)
+    stored = [finding for finding in run.read_claims() if finding.id == entry.id]
+    assert len(stored) == len(study.claims_of(entry)) >= 1
+    for claim, finding in zip(study.claims_of(entry), stored, strict=True):
+        again = judge(claim, arrays, study=study.key, scale="test", seconds=finding.seconds or 0.0)
+        assert str(again) == str(finding)
+    for name in arrays:
+        if arrays[name].dtype.kind == "f":
+            assert np.isfinite(arrays[name]).all(), name
+
+
+@each_entry
+def test_an_entry_is_drawn_and_described(study: Study, entry: Entry, all_runs: Path) -> None:
+    arrays = Run(all_runs / study.key / "test").load(entry.parts)
+    config = study.configuration("test")
+    assert entry.setup.format_map(config)
+    assert entry.paper
+    assert entry.panels
+    assert entry.caption.format_map(config)
+    with style.applied():
+        for i, panel in enumerate(entry.panels):
+            figure = panel.draw(arrays)
+            assert isinstance(figure, Figure)
+            svg = style.to_svg(figure, f"{entry.slug}-{i}", panel.alt)
+            assert svg.startswith("<svg")
+            assert panel.alt
+            assert "var(--ink" in svg
+            assert all(axes.get_xlabel() or axes.get_ylabel() for axes in figure.axes)
+
+
+@pytest.mark.parametrize("name", ["gaussians", "second-order", "checkpoints", "random-layers", "line-kernels"])
+def test_the_same_seed_gives_the_same_arrays(name: str, all_runs: Path, tmp_path: Path) -> None:
+    study = registry()["george2023"]
+    entry = next(entry for entry in study.entries if name in entry.parts)
+    reproduce(study, "test", tmp_path, only=[entry.id])
+    first, second = (Run(root / study.key / "test").load([name]) for root in (all_runs, tmp_path))
+    for key in first:
+        np.testing.assert_array_equal(first[key], second[key])
+
+
+def test_exact_claims_hold_at_any_scale(all_runs: Path) -> None:
+    """Theorems and identities do not depend on the size of the experiment."""
+    theorems = ("TG-Fig2.1", "TG-FIM-def", "TG-Prop4.2.1", "TG-ThmA.1–3")
+    names = ("implicit", "exact", "formula", "kl", "l2")
+    findings = Run(all_runs / "george2023" / "test").read_claims()
+    for finding in findings:
+        if (finding.id in theorems and finding.name != "monte carlo") or finding.name in names:
+            assert finding.verdict == "held", finding
+
+
+def test_errata_do_not_hold(all_runs: Path) -> None:
+    findings = {(finding.id, finding.name): finding for finding in Run(all_runs / "george2023" / "test").read_claims()}
+    for key in [("TG-Eq2.4", "kl as printed"), ("TG-A.4", "words")]:
+        assert findings[key].verdict == "did not hold"

@@ -1,0 +1,106 @@
+"""Runs go on where they were; a failure costs only what depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import add_up, draw_numbers, toy_study
+
+from torchtangent.lab.results import read_json
+from torchtangent.lab.runner import Context, reproduce
+
+
+def test_a_second_run_keeps_everything(tmp_path: Path) -> None:
+    first = reproduce(toy_study(), "smoke", tmp_path)
+    second = reproduce(toy_study(), "smoke", tmp_path)
+    assert (first.computed, first.kept) == (["numbers", "total"], [])
+    assert (second.computed, second.kept) == ([], ["numbers", "total"])
+    assert first.findings == second.findings
+
+
+def test_fresh_computes_again_and_gets_the_same(tmp_path: Path) -> None:
+    first = reproduce(toy_study(), "smoke", tmp_path)
+    again = reproduce(toy_study(), "smoke", tmp_path, fresh=True)
+    assert again.computed == ["numbers", "total"]
+    assert [finding.measured for finding in first.findings] == [finding.measured for finding in again.findings]
+
+
+def test_a_changed_configuration_computes_what_depends_on_it(tmp_path: Path) -> None:
+    reproduce(toy_study(seed=0), "smoke", tmp_path)
+    assert reproduce(toy_study(seed=1), "smoke", tmp_path).computed == ["numbers", "total"]
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
+    def interrupted(context: Context) -> Mapping[str, Any]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(toy_study(total=interrupted), "smoke", tmp_path)
+    folder = tmp_path / "toy2000" / "smoke"
+    assert not (folder / "manifest.json").exists()
+    outcome = reproduce(toy_study(), "smoke", tmp_path)
+    assert (outcome.computed, outcome.kept) == (["total"], ["numbers"])
+    assert read_json(folder / "manifest.json")["complete"]
+
+
+def test_a_failure_is_reported_and_the_rest_still_judged(tmp_path: Path) -> None:
+    def broken(context: Context) -> Mapping[str, Any]:
+        raise ArithmeticError("no sum today")
+
+    outcome = reproduce(toy_study(total=broken), "smoke", tmp_path)
+    assert list(outcome.failed) == ["total"]
+    assert [finding.verdict for finding in outcome.findings] == [
+        "held",
+        "not tested at this scale",
+        "not tested at this scale",
+    ]
+    manifest = read_json(outcome.run.folder / "manifest.json")
+    assert (manifest["complete"], manifest["missing"]) == (False, ["TY-Tab1–2"])
+
+
+def test_what_needs_a_failed_part_fails_with_it(tmp_path: Path) -> None:
+    def broken(context: Context) -> Mapping[str, Any]:
+        raise ArithmeticError("no numbers")
+
+    outcome = reproduce(toy_study(numbers=broken), "smoke", tmp_path)
+    assert list(outcome.failed) == ["numbers", "total"]
+    assert "needs numbers" in str(outcome.failed["total"])
+
+
+def test_only_runs_an_entry_and_what_it_needs(tmp_path: Path) -> None:
+    assert reproduce(toy_study(), "smoke", tmp_path, only=["Fig1"]).computed == ["numbers"]
+    assert reproduce(toy_study(), "smoke", tmp_path, only=["ty-tab1-2"]).computed == ["total"]
+    with pytest.raises(ValueError, match="TY-Fig1, TY-Tab1–2"):
+        reproduce(toy_study(), "smoke", tmp_path, only=["Fig9"])
+
+
+def test_changed_code_is_run_again_unless_reuse_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reproduce(toy_study(), "smoke", tmp_path)
+    monkeypatch.setattr("inspect.getsource", lambda module: "something else")
+    assert reproduce(toy_study(), "smoke", tmp_path, reuse=True).kept == ["numbers", "total"]
+    assert reproduce(toy_study(), "smoke", tmp_path).computed == ["numbers", "total"]
+
+
+def test_a_part_may_only_read_what_it_says_it_needs(tmp_path: Path) -> None:
+    def nosy(context: Context) -> Mapping[str, Any]:
+        return {"y": context.arrays("total")["total"]}
+
+    outcome = reproduce(toy_study(numbers=nosy), "smoke", tmp_path)
+    assert "does not list it in `needs`" in str(outcome.failed["numbers"])
+
+
+def test_records_say_where_numbers_come_from(tmp_path: Path) -> None:
+    def with_data(context: Context) -> Mapping[str, Any]:
+        context.data("digits")
+        return draw_numbers(context)
+
+    outcome = reproduce(toy_study(numbers=with_data, total=add_up), "smoke", tmp_path)
+    record = outcome.run.record("numbers")
+    assert record is not None
+    assert set(record.provenance) >= {"commit", "python", "torch", "device", "finished"}
+    assert record.config == {"seed": 0, "count": 5}
+    assert record.data["scikit-learn digits"].startswith("md5 ")
+    assert str(Path.home()) not in (outcome.run.folder / "parts" / "numbers.json").read_text()

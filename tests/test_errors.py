@@ -1,0 +1,461 @@
+"""What goes wrong says what, where, and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from cases import ZOO, Wired
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+import torchtangent as tt
+
+
+def mlp() -> tuple[nn.Module, Tensor]:
+    model, x, _ = ZOO["mlp"].build()
+    return model, x
+
+
+def x43() -> Tensor:
+    return torch.randn(4, 3, dtype=torch.float64)
+
+
+def wired(wiring: Callable, **parts: nn.Module) -> nn.Module:
+    return Wired(wiring, **parts).double().eval()
+
+
+REPRESENTATIONS = ["Dense", "Diagonal", "BlockDiagonal", "QuasiDiagonal", "KFAC", "EKFAC", "LowRank", "Implicit"]
+
+# Everything that runs a model must refuse the same models with the same words.
+RUNS: dict[str, Callable[[nn.Module, Tensor], object]] = {
+    "jacobian": lambda model, x: tt.jacobian(model, x),
+    "hessian": lambda model, x: tt.hessian(model, (x, torch.zeros(len(x), dtype=torch.long)), F.cross_entropy),
+} | {name: lambda model, x, name=name: tt.fisher(model, (x, None), getattr(tt, name)) for name in REPRESENTATIONS}
+every_run = pytest.mark.parametrize("run", RUNS.values(), ids=RUNS.keys())
+
+
+def words(*patterns: str) -> str:
+    """A regular expression for all of these, in any order, over lines, whatever the case."""
+    return "(?is)" + "".join(f"(?=.*(?:{pattern}))" for pattern in patterns)
+
+
+# ------------------------------------------------------------------------------ models that are refused
+
+
+@every_run
+def test_batchnorm_in_training_mode(run: Callable) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.BatchNorm1d(3)), nn.Linear(3, 2)).double()
+    with pytest.raises(ValueError, match=words("BatchNorm", r"'1\.0'", "training mode", r"model\.eval\(\)")):
+        run(model, x43())
+
+
+@every_run
+def test_batchnorm_without_running_statistics(run: Callable) -> None:
+    """Without running statistics it uses the batch's, in eval mode too."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, track_running_stats=False)).double().eval()
+    with pytest.raises(ValueError, match=words("BatchNorm|mix|influence|other samples|depends on")):
+        run(model, x43())
+
+
+@every_run
+def test_active_dropout(run: Callable) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5), nn.Linear(3, 2)).double()
+    with pytest.raises(ValueError, match=words("Dropout", "'1'", r"model\.eval\(\)")):
+        run(model, x43())
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout])
+def test_every_kind_of_dropout(layer: type[nn.Module]) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), layer(0.5), nn.Linear(3, 2)).double()
+    with pytest.raises(ValueError, match=words("Dropout", "'1'", r"model\.eval\(\)")):
+        tt.jacobian(model, x43())
+
+
+def test_dropout_of_attention_and_recurrent_layers() -> None:
+    attention = wired(lambda self, x: self.mha(x, x, x)[0], mha=nn.MultiheadAttention(3, 1, 0.5, batch_first=True))
+    lstm = wired(lambda self, x: self.cell(x)[0], cell=nn.LSTM(3, 2, 2, batch_first=True, dropout=0.5))
+    x = torch.randn(4, 2, 3, dtype=torch.float64)
+    for model in (attention, lstm):
+        with pytest.raises(ValueError, match=words(r"dropout|random|deterministic", r"eval\(\)")):
+            tt.jacobian(model.train(), x)
+
+
+@every_run
+def test_functional_dropout(run: Callable) -> None:
+    """It knows no mode; the outputs are random, and that is noticed."""
+    model = wired(lambda self, x: self.lin(F.dropout(x, 0.5)), lin=nn.Linear(3, 2))
+    with pytest.raises(ValueError, match=words("random|deterministic|dropout|differ")):
+        run(model, x43())
+
+
+def test_dropout_that_drops_nothing() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.0), nn.Linear(3, 2)).double()
+    assert tt.jacobian(model, x43()).dense().shape == (4, 2, 20)
+
+
+@every_run
+def test_embedding_that_renormalizes_itself(run: Callable) -> None:
+    """max_norm rewrites the weight during the forward pass."""
+    model = nn.Sequential(nn.Embedding(5, 3, max_norm=0.1), nn.Flatten(), nn.Linear(6, 2)).double().eval()
+    weight = model[0].weight.detach().clone()
+    with pytest.raises(ValueError, match=words("max_norm", "'0'")):
+        run(model, torch.randint(5, (4, 2)))
+    assert torch.equal(model[0].weight, weight)
+
+
+@every_run
+def test_no_trainable_parameters(run: Callable) -> None:
+    model = nn.Sequential(nn.Linear(3, 2)).double().requires_grad_(False)
+    with pytest.raises(ValueError, match=words("no trainable parameter", "requires_grad")):
+        run(model, x43())
+    with pytest.raises(ValueError, match="no trainable parameter"):
+        run(nn.Tanh(), x43())
+
+
+# --------------------------------------------------------------------------------------- their outputs
+
+
+@every_run
+@pytest.mark.parametrize(
+    "wiring",
+    [
+        lambda self, x: self.lin(x).mean(0, keepdim=True),
+        lambda self, x: torch.cat([self.lin(x), self.lin(x)]),
+        lambda self, x: self.lin(x).sum(),
+    ],
+    ids=["mean", "doubled", "scalar"],
+)
+def test_output_not_per_sample(run: Callable, wiring: Callable) -> None:
+    with pytest.raises(ValueError, match=words("shape", "per-sample|number of samples")):
+        run(wired(wiring, lin=nn.Linear(3, 2)), x43())
+
+
+MIXERS = {
+    "mean-of-outputs": lambda self, x: (y := self.lin(x)) - y.mean(0),
+    "mean-of-inputs": lambda self, x: self.lin(x - x.mean(0)),
+    "batch-softmax": lambda self, x: self.lin(x).softmax(0),
+    "next-sample": lambda self, x: self.lin(x) + self.lin(x).roll(1, 0),
+    "running-sum-of-outputs": lambda self, x: self.lin(x).cumsum(0),
+    "running-sum-of-inputs": lambda self, x: self.lin(x.cumsum(0)),
+    "last-two": lambda self, x: (
+        torch.cat([self.lin(x[:-1]), self.lin(x[-1:] + x[-2:-1])]) if len(x) > 1 else self.lin(x)
+    ),
+    "size-of-the-batch": lambda self, x: self.lin(x) / len(x),
+}
+
+
+@pytest.mark.parametrize("name", MIXERS)
+@every_run
+def test_samples_that_influence_each_other(run: Callable, name: str) -> None:
+    model = wired(MIXERS[name], lin=nn.Linear(3, 2))
+    with pytest.raises(ValueError, match=words("sample", "mix|influence|alone|depend|interact")):
+        run(model, x43())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@every_run
+def test_outputs_that_are_not_finite(run: Callable, value: float) -> None:
+    model, x = nn.Sequential(nn.Linear(3, 2)).double(), x43()
+    x[2, 1] = value
+    with pytest.raises(ValueError, match=words("NaN", "infinit", "2")):
+        run(model, x)
+
+
+def test_gradients_that_are_not_finite() -> None:
+    """√ at 0 has a finite value and an infinite slope: never a silent NaN."""
+    model = wired(lambda self, x: (self.lin(x) * 0).abs().sqrt() + x[:, :2], lin=nn.Linear(3, 2))
+    with pytest.raises(ValueError, match=words("NaN|infinit|finite")):
+        tt.jacobian(model, x43()).dense()
+
+
+@pytest.mark.parametrize(
+    ("wiring", "pattern"),
+    [
+        (lambda self, x: {"a": self.lin(x), "b": self.lin(x)}, words("output=", "dict")),
+        (lambda self, x: (self.lin(x), x), words("output=", "tuple")),
+        (lambda self, x: self.lin(x).argmax(1, keepdim=True), words("output=", "int64")),
+        (lambda self, x: self.lin(x)[:, :, None, None], words(r"\(\d, 2, 1, 1\)", r"\(N, C\)")),
+    ],
+    ids=["dict", "tuple", "integers", "four-axes"],
+)
+def test_output_that_is_no_matrix(wiring: Callable, pattern: str) -> None:
+    with pytest.raises(ValueError, match=pattern):
+        tt.jacobian(wired(wiring, lin=nn.Linear(3, 2)), x43())
+
+
+def test_output_picker_that_fails_is_the_users_error() -> None:
+    model, x = mlp()
+    with pytest.raises(KeyError, match="nothing"):
+        tt.jacobian(model, x, output=lambda y: {"logits": y}["nothing"])
+
+
+@every_run
+@pytest.mark.parametrize(
+    "wiring", [lambda self, x: x[:, :2], lambda self, x: self.lin(x).detach()], ids=["unused", "detached"]
+)
+def test_nothing_influences_the_output(run: Callable, wiring: Callable) -> None:
+    """All zero, and said so: by an error or by a warning that names the parameters."""
+    model = wired(wiring, lin=nn.Linear(3, 2))
+    with pytest.raises((ValueError, tt.TangentWarning), match=words(r"lin\.weight", "influence|zero")):
+        run(model, x43())
+
+
+@pytest.mark.parametrize("name", REPRESENTATIONS)
+def test_parameters_without_influence_are_zero_and_named(name: str) -> None:
+    model, x, output = ZOO["unused-layer"].build()
+    with pytest.warns(tt.TangentWarning, match=words("idle", r"probe\.weight", "influence|zero")):
+        M = tt.fisher(model, (x, None), getattr(tt, name), output=output)
+    places = torch.cat(
+        [torch.full_like(p, float(n.startswith(("idle", "probe")))).flatten() for n, p in model.named_parameters()]
+    )
+    assert not (M @ places).any()
+
+
+# ------------------------------------------------------------------------------------------- the data
+
+
+@every_run
+def test_empty_batch(run: Callable) -> None:
+    model, x = mlp()
+    with pytest.raises(ValueError, match=words("empty|0 samples")):
+        run(model, x[:0])
+
+
+@pytest.mark.parametrize("name", REPRESENTATIONS)
+def test_empty_loader(name: str) -> None:
+    model, _ = mlp()
+    with pytest.raises(ValueError, match=words("empty|no batch")):
+        tt.fisher(model, [], getattr(tt, name))
+
+
+def test_empty_loader_of_the_hessian() -> None:
+    model, _ = mlp()
+    with pytest.raises(ValueError, match=words("empty|no batch")):
+        tt.hessian(model, [], F.cross_entropy)
+
+
+@every_run
+def test_model_and_data_on_different_devices(run: Callable) -> None:
+    model, x = mlp()
+    with pytest.raises(ValueError, match=words("device", "cpu", "meta", r"\.to\(")):
+        run(model, x.to("meta"))
+
+
+def test_inputs_that_disagree_on_the_number_of_samples() -> None:
+    model, (x, z), _ = ZOO["two-inputs"].build()
+    with pytest.raises(ValueError, match=words("samples", r"\(4, 3\)", r"\(3, 2\)")):
+        tt.jacobian(model, (x, z[:3]))
+
+
+class Shuffled:
+    """The same samples in another order on every pass."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y, self.passes = x, y, 0
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        self.passes += 1
+        order = torch.arange(len(self.x)).roll(self.passes)
+        yield from zip(self.x[order].split(2), self.y[order].split(2), strict=True)
+
+
+class Noisy(Shuffled):
+    """An augmentation that is drawn anew on every pass."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        self.passes += 1
+        yield from zip((self.x + self.passes).split(2), self.y.split(2), strict=True)
+
+
+class Shrinking(Shuffled):
+    """Fewer batches on every pass."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        self.passes += 1
+        n = max(len(self.x) - 2 * self.passes, 2)
+        yield from zip(self.x[:n].split(2), self.y[:n].split(2), strict=True)
+
+
+NOT_REPEATED = words("repeat|same batches|iterator|generator|twice|again|once")
+
+
+def loaders(x: Tensor, y: Tensor) -> dict[str, object]:
+    return {
+        "shuffled": Shuffled(x, y),
+        "noisy": Noisy(x, y),
+        "shrinking": Shrinking(x, y),
+        "generator": (batch for batch in zip(x.split(2), y.split(2), strict=True)),
+        "DataLoader": DataLoader(
+            TensorDataset(x, y), batch_size=2, shuffle=True, generator=torch.Generator().manual_seed(0)
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "noisy", "shrinking", "generator", "DataLoader"])
+@pytest.mark.parametrize("operator", ["fisher", "hessian"])
+def test_implicit_refuses_data_that_do_not_repeat(operator: str, kind: str) -> None:
+    model, x = mlp()
+    loader = loaders(x, torch.randint(3, (len(x),)))[kind]
+    v = torch.ones(83, dtype=torch.float64)
+    build = {
+        "fisher": lambda: tt.fisher(model, loader, tt.Implicit),
+        "hessian": lambda: tt.hessian(model, loader, F.cross_entropy),
+    }[operator]
+    with pytest.raises(ValueError, match=NOT_REPEATED):
+        build() @ v
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "noisy", "shrinking", "generator", "DataLoader"])
+def test_ekfac_is_right_or_refuses_data_that_do_not_repeat(kind: str) -> None:
+    """Its two passes must see the same data: what it keeps from the first is fine, other data are not."""
+    model, x = mlp()
+    y = torch.randint(3, (len(x),))
+    expected = tt.fisher(model, list(loaders(x, y)[kind]), tt.EKFAC).dense()
+    refusal = ""
+    try:
+        E = tt.fisher(model, loaders(x, y)[kind], tt.EKFAC).dense()
+    except ValueError as error:
+        refusal = str(error)
+    if refusal:
+        assert re.search(NOT_REPEATED, refusal)
+    else:
+        assert torch.allclose(E, expected, rtol=1e-8, atol=1e-10)
+
+
+# --------------------------------------------------------------------------------------- the vectors
+
+
+def test_wrong_vectors_of_the_jacobian() -> None:
+    model, x = mlp()
+    J = tt.jacobian(model, x)
+    good = {name: torch.ones_like(p) for name, p in model.named_parameters()}
+    missing = {name: t for name, t in good.items() if name != "0.2.bias"}
+    cases: list[tuple[object, str]] = [
+        (torch.ones(82).double(), words("82", "83")),
+        (torch.ones(84).double(), words("84", "83")),
+        (missing, words(r"0\.2\.bias")),
+        (good | {"0.3.bias": torch.ones(2).double()}, words(r"0\.3\.bias")),
+        (good | {"0.2.bias": torch.ones(4).double()}, words(r"0\.2\.bias", "4", "5")),
+        (list(good.values())[:-1], words("5", "6")),
+        ([*list(good.values())[:-1], torch.ones(7).double()], words("3", "7")),
+    ]
+    for vector, pattern in cases:
+        with pytest.raises((ValueError, KeyError), match=pattern):
+            J @ vector
+    for shape in [(5, 3), (6, 2), (6,), (18,), (3, 6)]:
+        with pytest.raises(ValueError, match=words("6", "3", "shape|expected")):
+            J.T @ torch.ones(shape, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", REPRESENTATIONS)
+def test_wrong_vectors_of_fisher(name: str) -> None:
+    model, x = mlp()
+    M = tt.fisher(model, [(x, None)], getattr(tt, name))
+    good = {name: torch.ones_like(p) for name, p in model.named_parameters()}
+    cases: list[tuple[object, str]] = [
+        (torch.ones(82).double(), words("82", "83")),
+        ({k: t for k, t in good.items() if k != "0.2.bias"}, words(r"0\.2\.bias")),
+        (good | {"0.3.bias": torch.ones(2).double()}, words(r"0\.3\.bias")),
+        (good | {"0.2.bias": torch.ones(4).double()}, words(r"0\.2\.bias", "4", "5")),
+        (list(good.values())[:-1], words("5", "6")),
+    ]
+    for vector, pattern in cases:
+        for operation in (lambda v: M @ v, lambda v: M.solve(v, damping=0.1), M.quad):
+            with pytest.raises((ValueError, KeyError), match=pattern):
+                operation(vector)
+
+
+# ---------------------------------------------------------------------------------- the small choices
+
+
+@pytest.mark.parametrize(
+    ("options", "pattern"),
+    [
+        ({"likelihood": "poisson"}, words("poisson", "categorical", "bernoulli", "gaussian")),
+        ({"kind": "true"}, words("true", "exact", "sampled", "empirical")),
+        ({"kind": "sampled", "samples": 0}, words("samples", "0")),
+        ({"params": "nothing.*"}, words(r"nothing\.\*", r"0\.0\.weight")),
+        ({"params": ["0.0.*", "typo"]}, words("typo", r"0\.0\.weight")),
+        ({"params": lambda name, p: False}, words("no trainable parameter|matches no|chosen")),
+    ],
+    ids=["likelihood", "kind", "samples", "pattern", "one-of-two-patterns", "predicate"],
+)
+@pytest.mark.parametrize("name", ["Dense", "Implicit"])
+def test_unknown_choices(name: str, options: dict, pattern: str) -> None:
+    model, x = mlp()
+    with pytest.raises(ValueError, match=pattern):
+        tt.fisher(model, (x, None), getattr(tt, name), **options)
+
+
+def test_unknown_sharing() -> None:
+    for representation in (tt.KFAC, tt.EKFAC):
+        with pytest.raises(ValueError, match=words("extend", "expand", "reduce")):
+            representation(sharing="extend")
+
+
+@pytest.mark.parametrize("wrong", ["KFAC", None, 3, nn.Linear])
+def test_representation_that_is_none(wrong: object) -> None:
+    model, x = mlp()
+    with pytest.raises((TypeError, ValueError), match=words("representation")):
+        tt.fisher(model, (x, None), wrong)
+
+
+def test_mix_that_forgets_a_module_or_names_none() -> None:
+    model, x = mlp()
+    with pytest.raises(ValueError, match=words(r"3\.weight|'3'")):
+        tt.fisher(model, (x, None), {"0.*": tt.KFAC})
+    with pytest.raises(ValueError, match=words("typo")):
+        tt.fisher(model, (x, None), {"*": tt.KFAC, "typo": tt.Diagonal})
+
+
+# ----------------------------------------------------------------------------------------- the targets
+
+
+@pytest.mark.parametrize("name", REPRESENTATIONS)
+def test_empirical_without_targets(name: str) -> None:
+    model, x = mlp()
+    with pytest.raises(ValueError, match=words("empirical", "target")):
+        tt.fisher(model, (x, None), getattr(tt, name), kind="empirical")
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "targets", "pattern"),
+    [
+        ("categorical", torch.tensor([0, 1, 2, 3, 0, 1]), words("3", "class|label|target")),
+        ("categorical", torch.tensor([0, 1, 2, -1, 0, 1]), words("-1|negative", "class|label|target")),
+        ("categorical", torch.zeros(6, dtype=torch.float64), words("integer|dtype|float", "target|class|label")),
+        ("categorical", torch.zeros(5, dtype=torch.long), words("target", "5|shape")),
+        ("categorical", torch.zeros(6, 3, dtype=torch.long), words("target", "shape")),
+        ("gaussian", torch.zeros(6, dtype=torch.float64), words("target", "shape")),
+        ("gaussian", torch.zeros(6, 2, dtype=torch.float64), words("target", "shape")),
+        ("bernoulli", torch.zeros(6, dtype=torch.float64), words("target", "shape")),
+    ],
+)
+def test_targets_that_do_not_fit(likelihood: str, targets: Tensor, pattern: str) -> None:
+    model, x = mlp()
+    with pytest.raises((ValueError, TypeError), match=pattern):
+        tt.fisher(model, (x, targets), tt.Dense, likelihood=likelihood, kind="empirical")
+
+
+def test_one_class_is_no_distribution() -> None:
+    model, x, _ = ZOO["single-output"].build()
+    with pytest.raises(ValueError, match=words("two|one", "bernoulli")):
+        tt.fisher(model, (x, None), tt.Dense, likelihood="categorical")
+
+
+def test_data_that_are_only_inputs() -> None:
+    """A common slip: the inputs alone, without targets."""
+    model, x = mlp()
+    with pytest.raises((ValueError, TypeError), match=words(r"\(inputs, targets\)")):
+        tt.fisher(model, x, tt.Dense)
+
+
+def test_loss_that_is_no_number() -> None:
+    model, x = mlp()
+    loss = lambda f, y: F.cross_entropy(f, y, reduction="none")  # noqa: E731
+    with pytest.raises(ValueError, match=words("loss", r"\(6,\)")):
+        tt.hessian(model, (x, torch.zeros(6, dtype=torch.long)), loss) @ torch.ones(83).double()

@@ -1,0 +1,366 @@
+"""After any public call, also one that fails half-way, the model and the world are as before."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+from torch.nn.utils import parametrizations
+
+import torchtangent as tt
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+class Boom(Exception):
+    """What goes wrong half-way."""
+
+
+class FragileIdentity(torch.autograd.Function):
+    """The identity, whose backward may fail."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, fuse: Fuse) -> Tensor:
+        ctx.fuse = fuse
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        ctx.fuse.burn()
+        return grad.clone(), None
+
+
+class Fuse:
+    """Counts down and then raises, every time."""
+
+    def __init__(self, left: int | None) -> None:
+        self.left = left
+
+    def burn(self) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise Boom
+
+
+class Everything(nn.Module):
+    """Layers with rules, a bare parameter, a parametrization, an LSTM, a counter, randomness, user hooks."""
+
+    def __init__(self, forward_fuse: Fuse, backward_fuse: Fuse) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(2, 3, 2)
+        self.bn = nn.BatchNorm1d(3)
+        self.frozen = nn.Linear(3, 3)
+        self.frozen.requires_grad_(False)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.normed = parametrizations.spectral_norm(nn.Linear(3, 3))
+        self.lstm = nn.LSTM(3, 2, batch_first=True)
+        self.dropout = nn.Dropout(0.5)
+        self.head = nn.Linear(2, 3)
+        self.register_buffer("calls", torch.zeros(()))
+        self.fuses = (forward_fuse, backward_fuse)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu_(self.bn(self.conv(x))).transpose(1, 2)
+        h = self.scale * self.normed(self.frozen(h)) + 0 * torch.rand(())
+        h = self.head(self.dropout(self.lstm(h)[0][:, -1]))
+        self.fuses[0].burn()
+        self.calls += 1
+        if self.fuses[1].left is not None:
+            h = FragileIdentity.apply(h, self.fuses[1])
+        return h
+
+
+class Simple(nn.Module):
+    """Only layers with rules, so that nothing is run by the fallback."""
+
+    def __init__(self, forward_fuse: Fuse, backward_fuse: Fuse) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 4), nn.LayerNorm(4), nn.ReLU(inplace=True), nn.Linear(4, 3))
+        self.fuses = (forward_fuse, backward_fuse)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.body(x.flatten(1))
+        self.fuses[0].burn()
+        return h if self.fuses[1].left is None else FragileIdentity.apply(h, self.fuses[1])
+
+
+MODELS = {"everything": Everything, "simple": Simple}
+
+
+def seen(module: nn.Module, *args: Any) -> None:
+    """A hook of the user's own."""
+
+
+def make(name: str, forward: int | None = None, backward: int | None = None) -> nn.Module:
+    """A model with gradients, hooks of the user's, and submodules in either mode."""
+    model = MODELS[name](Fuse(forward), Fuse(backward)).double().eval()
+    for p in model.parameters():
+        if p.requires_grad:
+            p.grad = torch.randn_like(p)
+    last = [m for m in model.modules() if isinstance(m, nn.Linear)][-1]
+    last.register_forward_hook(seen)
+    last.register_full_backward_hook(seen)
+    last.train()
+    next(iter(model.parameters())).register_hook(lambda g: None)
+    return model
+
+
+class Data:
+    """A loader of two batches that may fail before one of them."""
+
+    def __init__(self, fuse: Fuse | None = None) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.x = torch.randn(5, 2, 4, dtype=torch.float64, generator=generator)
+        self.y = torch.tensor([0, 2, 1, 1, 0])
+        self.fuse = fuse or Fuse(None)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for part in (slice(0, 3), slice(3, 5)):
+            self.fuse.burn()
+            yield self.x[part], self.y[part]
+
+
+def size(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def v(model: nn.Module) -> Tensor:
+    return torch.ones(size(model), dtype=torch.float64)
+
+
+Call = Callable[[nn.Module, Data, Any], object]
+Picker = Callable[[Any], Tensor] | None
+
+JACOBIAN: dict[str, Call] = {
+    "jacobian": lambda m, data, pick: tt.jacobian(m, data.x, output=pick),
+    "jacobian subset": lambda m, data, pick: tt.jacobian(m, data.x, params="*bias*", output=pick).dense(),
+    "jacobian dense": lambda m, data, pick: tt.jacobian(m, data.x, output=pick).dense(),
+    "jacobian layers": lambda m, data, pick: [
+        layer.dense() for layer in tt.jacobian(m, data.x, output=pick).layers.values()
+    ],
+    "jacobian @": lambda m, data, pick: tt.jacobian(m, data.x, output=pick) @ v(m),
+    "jacobian.T @": lambda m, data, pick: tt.jacobian(m, data.x, output=pick).T @ torch.ones(5, 3).double(),
+}
+FISHER: dict[str, Call] = {
+    f"fisher {name} {kind}": lambda m, data, pick, name=name, kind=kind: (
+        tt.fisher(m, data, getattr(tt, name), kind=kind, output=pick) @ v(m)
+    )
+    for name in (["Dense", "Diagonal", "BlockDiagonal", "QuasiDiagonal", "KFAC", "EKFAC", "LowRank", "Implicit"])
+    for kind in ("exact", "sampled", "empirical")
+}
+OTHERS: dict[str, Call] = {
+    "fisher mix": lambda m, data, pick: tt.fisher(m, data, {"*": tt.KFAC}, output=pick),
+    "hessian": lambda m, data, pick: tt.hessian(m, data, nn.functional.cross_entropy, output=pick) @ v(m),
+}
+CALLS = JACOBIAN | FISHER | OTHERS
+LOADER_CALLS = FISHER | OTHERS
+WITHOUT_MODEL = {"load"}
+
+
+def tensor_state(t: Tensor | None) -> tuple | None:
+    """A tensor's identity, place, value, flag and hooks."""
+    if t is None:
+        return None
+    hooks = tuple((t._backward_hooks or {}).values()) if t.is_leaf else ()
+    post = tuple((getattr(t, "_post_accumulate_grad_hooks", None) or {}).values())
+    return id(t), t.data_ptr(), t.detach().flatten().tolist(), t.requires_grad, t.dtype, hooks, post
+
+
+def snapshot(model: nn.Module) -> dict[str, Any]:
+    """All that a call may not change, of the model and of the process."""
+    state: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        state[f"type of {name}"] = type(module)
+        state[f"mode of {name}"] = module.training
+        state[f"attributes of {name}"] = sorted(vars(module))
+        for key, value in vars(module).items():
+            if "hook" in key and isinstance(value, dict):
+                state[f"{key} of {name}"] = list(value.values())
+            elif key in ("_parameters", "_buffers", "_modules"):
+                state[f"{key} of {name}"] = [(k, id(t)) for k, t in value.items()]
+    for name, p in model.named_parameters():
+        state[f"parameter {name}"] = tensor_state(p)
+        state[f"gradient of {name}"] = tensor_state(p.grad)
+    for name, buffer in model.named_buffers():
+        state[f"buffer {name}"] = tensor_state(buffer)
+    for key, value in vars(torch_module).items():
+        if key.startswith("_global_") and isinstance(value, dict):
+            state[key] = list(value.values())
+    state["torch rng"] = torch.get_rng_state().tolist()
+    state["grad mode"] = torch.is_grad_enabled()
+    state["inference mode"] = torch.is_inference_mode_enabled()
+    state["default dtype"] = torch.get_default_dtype()
+    state["threads"] = torch.get_num_threads()
+    state["deterministic"] = torch.are_deterministic_algorithms_enabled()
+    state["mkldnn"] = torch.backends.mkldnn.enabled
+    state["sdp"] = (
+        torch.backends.cuda.flash_sdp_enabled(),
+        torch.backends.cuda.mem_efficient_sdp_enabled(),
+        torch.backends.cuda.math_sdp_enabled(),
+    )
+    state["anomaly"] = torch.is_anomaly_enabled()
+    state["warning filters"] = list(warnings.filters)
+    return state
+
+
+def assert_unchanged(before: dict[str, Any], model: nn.Module) -> None:
+    after = snapshot(model)
+    changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+    assert not changed
+
+
+def test_the_registry_is_complete() -> None:
+    """Every public function is called here, so that none can skip these checks."""
+    functions = {name for name in tt.__all__ if inspect.isfunction(getattr(tt, name))} - WITHOUT_MODEL
+    assert functions == {name.split()[0].split(".")[0] for name in CALLS}
+    representations = {
+        name
+        for name in tt.__all__
+        if inspect.isclass(getattr(tt, name)) and tt.Dense.__mro__[1] in getattr(tt, name).__mro__[1:]
+    }
+    assert representations == {name.split()[1] for name in FISHER}
+
+
+def test_the_snapshot_sees_changes() -> None:
+    """A snapshot that misses a change would make every test here pass."""
+
+    def each_change() -> Iterator[Callable[[nn.Module], object]]:
+        yield lambda m: m.head.register_forward_hook(seen)
+        yield lambda m: m.head.register_forward_pre_hook(seen)
+        yield lambda m: m.scale.register_hook(lambda g: g)
+        yield lambda m: m.frozen.requires_grad_(True)
+        yield lambda m: m.scale.requires_grad_(False)
+        yield lambda m: m.train()
+        yield lambda m: m.bn.running_mean.add_(1)
+        yield lambda m: setattr(m.scale, "grad", None)
+        yield lambda m: m.head.weight.grad.add_(1)
+        yield lambda m: m.head.weight.data.mul_(2)
+        yield lambda m: setattr(m.head, "weight", nn.Parameter(m.head.weight.detach().clone()))
+        yield lambda m: setattr(m.head, "forward", m.head.forward)
+        yield lambda m: torch.rand(())
+
+    for change in each_change():
+        model = make("everything")
+        before = snapshot(model)
+        assert_unchanged(before, model)
+        change(model)
+        with pytest.raises(AssertionError):
+            assert_unchanged(before, model)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("call", CALLS)
+def test_after_a_call(call: str, name: str) -> None:
+    model, data = make(name), Data()
+    before, x = snapshot(model), data.x.clone()
+    CALLS[call](model, data, None)
+    assert_unchanged(before, model)
+    assert torch.equal(data.x, x)
+    assert data.x.grad is None
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("call", ["jacobian dense", "fisher Diagonal exact", "fisher Implicit exact", "hessian"])
+def test_grad_mode_is_kept(call: str, grad: bool) -> None:
+    model = make("everything")
+    with torch.set_grad_enabled(grad):
+        before = snapshot(model)
+        CALLS[call](model, Data(), None)
+        assert_unchanged(before, model)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("call", CALLS)
+def test_after_a_forward_that_fails(call: str, name: str) -> None:
+    """The model runs k times and then only fails: the call says so and leaves nothing behind."""
+    for k in (0, 1, 2):
+        model, data = make(name, forward=k), Data()
+        before = snapshot(model)
+        try:
+            CALLS[call](model, data, None)
+        except Boom:
+            pass
+        else:
+            assert k > 0, "a model that cannot run gave a result"
+            break
+        finally:
+            assert_unchanged(before, model)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("call", CALLS)
+def test_after_a_backward_that_fails(call: str, name: str) -> None:
+    for k in (0, 1, 2):
+        model, data = make(name, backward=k), Data()
+        before = snapshot(model)
+        try:
+            CALLS[call](model, data, None)
+        except Boom:
+            pass
+        else:
+            assert k > 0 or call == "jacobian", "a model that has no backward pass gave a result"
+            break
+        finally:
+            assert_unchanged(before, model)
+
+
+@pytest.mark.parametrize("call", LOADER_CALLS)
+def test_after_a_loader_that_fails(call: str) -> None:
+    """The second batch never comes."""
+    model = make("everything")
+    before = snapshot(model)
+    with pytest.raises(Boom):
+        LOADER_CALLS[call](model, Data(Fuse(1)), None)
+    assert_unchanged(before, model)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_after_an_output_picker_that_fails(call: str) -> None:
+    for k in (0, 1, 2):
+        model, fuse = make("simple"), Fuse(k)
+
+        def pick(y: Tensor, fuse: Fuse = fuse) -> Tensor:
+            fuse.burn()
+            return y
+
+        before = snapshot(model)
+        try:
+            CALLS[call](model, Data(), pick)
+        except Boom:
+            pass
+        else:
+            assert k > 0
+            break
+        finally:
+            assert_unchanged(before, model)
+
+
+def test_after_a_refusal() -> None:
+    """A call that is refused (BatchNorm in training mode) leaves the running statistics alone."""
+    model = make("everything").train()
+    before = snapshot(model)
+    for call in CALLS.values():
+        with pytest.raises(ValueError, match="training mode"):
+            call(model, Data(), None)
+        assert_unchanged(before, model)
+
+
+def test_the_model_can_be_copied_and_trained_afterwards() -> None:
+    model, data = make("everything"), Data()
+    tt.fisher(model, data, tt.EKFAC)
+    twin = copy.deepcopy(model)
+    for net in (model, twin):
+        net.zero_grad()
+        nn.functional.cross_entropy(net(data.x), data.y).backward()
+    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+        if p.requires_grad:
+            assert p.grad.norm() > 0
+            assert torch.equal(p.grad, q.grad)
