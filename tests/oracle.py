@@ -185,19 +185,23 @@ def quasi_diagonal(F: Tensor, model: nn.Module) -> Tensor:
     """The diagonal of F and what couples each bias with the weights of its own output unit.
 
     The rows of a weight are its output units, except in a transposed convolution, whose weight is
-    (in, out / groups, ...): there unit o = g · out/groups + j owns weight[in channels of g, j].
+    (in, out / groups, ...): there unit o = g · out/groups + j owns weight[in channels of g, j]. A weight whose
+    rows are not the units of the bias, and a tied one, has its diagonal only.
     """
     mask, places = torch.eye(len(F), dtype=torch.bool), positions(model)
     for name, module in model.named_modules():
         prefix = f"{name}." if name else ""
-        W, b = places.get(prefix + "weight"), places.get(prefix + "bias")
-        if W is None or b is None or modules(model).get(name) != [prefix + "weight", prefix + "bias"]:
+        own = {prefix + "weight", prefix + "bias"}
+        if not own <= set(modules(model).get(name, [])):
             continue
+        W, b = places[prefix + "weight"], places[prefix + "bias"]
         if isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d):
             grouped = W.reshape(module.groups, W.shape[0] // module.groups, *W.shape[1:])
             rows = grouped.transpose(1, 2).reshape(len(b), -1)
-        else:
+        elif W.shape[: b.ndim] == b.shape:
             rows = W.reshape(b.numel(), -1)
+        else:
+            continue
         for unit, row in zip(b.flatten(), rows, strict=True):
             mask[unit, row] = mask[row, unit] = True
     return F * mask

@@ -17,11 +17,6 @@ every_case = pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())
 ONE_LOCATION = ["mlp", "deep-linear", "linear", "frozen-layer", "bottleneck"]
 
 
-def likelihood_for(f: Tensor) -> str:
-    """One that is not trivial for these outputs."""
-    return "categorical" if f.shape[-1] > 1 else "bernoulli"
-
-
 # ------------------------------------------------------------------------------------- KFAC is exact
 
 
@@ -84,26 +79,21 @@ def test_expand_is_exact_for_a_deep_linear_net_with_a_loss_per_location() -> Non
 
 @every_case
 @pytest.mark.usefixtures("quiet")
-def test_ekfac_is_never_worse_than_kfac(case: Case) -> None:
-    """Both have the same eigenbasis, and EKFAC the best eigenvalues in it."""
+def test_ekfac_on_every_model(case: Case) -> None:
+    """EKFAC is never worse than KFAC, whose eigenbasis it shares, and keeps the trace, as the diagonals do."""
     model, x, output = case.build()
-    likelihood = likelihood_for(oracle.outputs(model, x, output))
-    F = oracle.fisher(model, [(x, None)], likelihood, output=output)
-    E = tt.fisher(model, (x, None), tt.EKFAC, likelihood=likelihood, output=output).dense()
-    K = tt.fisher(model, (x, None), tt.KFAC, likelihood=likelihood, output=output).dense()
-    assert (F - E).norm() <= (F - K).norm() + 1e-12 * F.norm()
-
-
-@every_case
-@pytest.mark.usefixtures("quiet")
-def test_traces(case: Case) -> None:
-    """Diagonal, quasi-diagonal and EKFAC keep the trace of F."""
-    model, x, output = case.build()
-    likelihood = likelihood_for(oracle.outputs(model, x, output))
-    trace = oracle.fisher(model, [(x, None)], likelihood, output=output).trace()
+    f, J = oracle.outputs(model, x, output), oracle.jacobian(model, x, output)
+    likelihood = "categorical" if f.shape[-1] > 1 else "bernoulli"
+    F = oracle.exact_fisher(f, J, likelihood)
+    ours = {
+        representation: tt.fisher(model, (x, None), representation, likelihood=likelihood, output=output)
+        for representation in (tt.Diagonal, tt.QuasiDiagonal, tt.KFAC, tt.EKFAC)
+    }
     for representation in (tt.Diagonal, tt.QuasiDiagonal, tt.EKFAC):
-        F = tt.fisher(model, (x, None), representation, likelihood=likelihood, output=output)
-        assert abs(float(F.trace()) - float(trace)) <= 1e-10 * trace, representation
+        trace = float(ours[representation].trace())
+        assert abs(trace - float(F.trace())) <= 1e-10 * F.trace(), representation
+    error = {representation: float((F - M.dense()).norm()) for representation, M in ours.items()}
+    assert error[tt.EKFAC] <= error[tt.KFAC] + 1e-12 * float(F.norm())
 
 
 @pytest.mark.parametrize("kind", ["exact", "empirical"])
@@ -131,7 +121,7 @@ def test_positive_semidefinite(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["exact", "sampled", "empirical"])
 @pytest.mark.parametrize("likelihood", ["categorical", "bernoulli", "gaussian"])
-@pytest.mark.parametrize("name", ["mlp", "lenet", "sequence-outputs"])
+@pytest.mark.parametrize("name", ["mlp", "sequence-outputs"])
 def test_implicit_is_dense(name: str, likelihood: str, kind: str) -> None:
     model, x, _ = ZOO[name].build()
     f = oracle.outputs(model, x)
@@ -216,9 +206,9 @@ def moments(f: Tensor, Jv: Tensor, likelihood: str) -> tuple[Tensor, Tensor]:
 def test_sampled_converges_at_one_over_root_s(likelihood: str) -> None:
     """The error of vᵀFv has the standard deviation σ/√S, with σ known exactly, at every S.
 
-    Σ z² over 60 seeds is about χ² with 60 degrees of freedom: mean 60, standard deviation 11. The bounds
-    are four of them, and the seeds are fixed. An S that did not help (or helped as 1/S) would multiply
-    the sum by up to 16.
+    Σ z² over 40 seeds is about χ² with 40 degrees of freedom: mean 40, standard deviation 9. The bounds are
+    nearly four of them, and the seeds are fixed. Draws that did not help, or helped as 1/S, would change the
+    sum sixteenfold and more.
     """
     model, x, _ = ZOO["mlp"].build()
     f, J = oracle.outputs(model, x), oracle.jacobian(model, x)
@@ -226,14 +216,14 @@ def test_sampled_converges_at_one_over_root_s(likelihood: str) -> None:
     mean, variance = moments(f, J @ v, likelihood)
     assert_close(mean, v @ oracle.fisher(model, [(x, None)], likelihood) @ v)
     options = {"likelihood": likelihood, "kind": "sampled"}
-    for samples in (16, 256):
+    for samples in (16, 128):
         z = []
-        for seed in range(60):
+        for seed in range(40):
             F = tt.fisher(model, (x, None), tt.Dense, samples=samples, seed=seed, **options)
             z.append((F.quad(v) - mean) / (variance / samples).sqrt())
         z = torch.as_tensor(z)
-        assert abs(z.mean()) * 60**0.5 < 4.5, f"biased at {samples} draws"
-        assert 60 - 4 * 11 < z.square().sum() < 60 + 4 * 11, f"wrong spread at {samples} draws"
+        assert abs(z.mean()) * 40**0.5 < 4.5, f"biased at {samples} draws"
+        assert 8 < z.square().sum() < 75, f"wrong spread at {samples} draws"
 
 
 @pytest.mark.parametrize("representation", ["Diagonal", "BlockDiagonal", "KFAC"])
@@ -250,7 +240,7 @@ def test_sampled_representations_are_unbiased(representation: str) -> None:
         runs = [tt.fisher(model, (x, None), chosen, kind="sampled", samples=samples, seed=s).dense() for s in range(20)]
         return (sum((run - exact).square().sum() for run in runs) / 20) ** 0.5 / exact.norm()
 
-    coarse, fine = error(4), error(400)
+    coarse, fine = error(2), error(200)
     # Each mean square is over 20 seeds: its relative spread is about √(2/20) at most, so the ratio 10 is
     # between 6 and 16 well beyond four standard deviations of its logarithm.
     assert 6 < coarse / fine < 16

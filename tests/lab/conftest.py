@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
+from torchtangent.lab import report
 from torchtangent.lab.claims import Claim
 from torchtangent.lab.recipes import registry
 from torchtangent.lab.rules import AtMost, Near
@@ -68,3 +69,13 @@ def all_runs(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
             outcome = reproduce(study, "test", root, long=True)
             assert not outcome.failed, outcome.failed
     return root
+
+
+@pytest.fixture(scope="session")
+def page(all_runs: Path) -> Path:
+    """The report on them."""
+    path = all_runs / "report.html"
+    with FileLock(f"{path}.lock"):
+        if not path.exists():
+            report.write([all_runs], path)
+    return path

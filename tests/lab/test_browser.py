@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from torchtangent.lab import report
 from torchtangent.lab.recipes import registry
 from torchtangent.lab.results import find_runs
 
@@ -42,13 +41,6 @@ def chromium() -> str:
             pytest.fail("REQUIRE_BROWSER=1, but no Chromium was found")
         pytest.skip("no Chromium")
     return found
-
-
-@pytest.fixture(scope="session")
-def page(all_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("report") / "index.html"
-    report.write([all_runs], path)
-    return path
 
 
 def browse(chromium: str, path: Path, profile: Path, *more: str) -> str:

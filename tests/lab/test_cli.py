@@ -100,7 +100,7 @@ def test_a_wrong_command_is_exit_code_2(runner: CliRunner, arguments: list[str],
 
 
 def test_missing_data_says_which_file_belongs_where(runner: CliRunner, tmp_path: Path) -> None:
-    arguments = ["reproduce", "george2023", "--scale", "paper", "--only", "Eq2.4", "--data", str(tmp_path / "data")]
+    arguments = ["reproduce", "george2023", "--scale", "paper", "--only", "Fig3.1", "--data", str(tmp_path / "data")]
     result = runner.invoke(cli.app, [*arguments, "--out", str(tmp_path)])
     assert result.exit_code == 1
     assert "MNIST/raw/train-images-idx3-ubyte" in result.output

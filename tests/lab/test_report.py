@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -30,42 +31,42 @@ class Outline(HTMLParser):
         self.text += data
 
 
-@pytest.fixture(scope="session")
-def page(all_runs: Path) -> str:
-    return report.build([all_runs])
+@pytest.fixture(scope="module")
+def text(page: Path) -> str:
+    return page.read_text()
 
 
-def test_the_page_says_everything(page: str, all_runs: Path) -> None:
-    text = re.sub(r"\s+", " ", Outline(page).text)
+def test_the_page_says_everything(text: str, all_runs: Path) -> None:
+    words = re.sub(r"\s+", " ", Outline(text).text)
     for run in find_runs(all_runs):
         for finding in run.read_claims():
             for piece in (finding.id, finding.statement, finding.rule, finding.verdict, show(finding.published)):
-                assert piece in text
+                assert piece in words
         for entry in registry()[run.study].entries:
-            assert entry.paper in text
-            assert f"torchtangent reproduce {run.study} --scale {run.scale} --only {entry.slug}" in text
+            assert entry.paper in words
+            assert f"torchtangent reproduce {run.study} --scale {run.scale} --only {entry.slug}" in words
     for word in ("python", "torch", "device", "commit"):
-        assert word in text
+        assert word in words
 
 
-def test_the_page_shows_every_plot(page: str) -> None:
-    plots = [attributes for tag, attributes in Outline(page).tags if attributes.get("class") == "plot"]
+def test_the_page_shows_every_plot(text: str) -> None:
+    plots = [attributes for tag, attributes in Outline(text).tags if attributes.get("class") == "plot"]
     panels = [panel for study in registry().values() for entry in study.entries for panel in entry.panels]
     assert [plot["aria-label"] for plot in plots] == [panel.alt for panel in panels]
 
 
-def test_the_page_needs_nothing_else(page: str) -> None:
-    for tag, attributes in Outline(page).tags:
+def test_the_page_needs_nothing_else(text: str) -> None:
+    for tag, attributes in Outline(text).tags:
         assert tag not in ("script", "iframe", "object", "embed")
         for name in ("src", "href", "xlink:href", "data"):
             value = attributes.get(name) or ""
             assert value.startswith(("#", "data:")) or not value, (tag, name, value[:80])
-    assert not re.search(r"url\(\s*['\"]?(?!#)", page)
-    assert "@import" not in page
+    assert not re.search(r"url\(\s*['\"]?(?!#)", text)
+    assert "@import" not in text
 
 
-def test_identifiers_are_unique_and_links_lead_somewhere(page: str) -> None:
-    tags = Outline(page).tags
+def test_identifiers_are_unique_and_links_lead_somewhere(text: str) -> None:
+    tags = Outline(text).tags
     # Glyph outlines ("DejaVuSans-41") repeat from plot to plot, each time the same.
     ids = [attributes["id"] for _, attributes in tags if attributes.get("id")]
     ids = [identifier for identifier in ids if identifier and not identifier.startswith("DejaVu")]
@@ -81,10 +82,8 @@ def test_no_results_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_run_says_what_is_missing(all_runs: Path, tmp_path: Path) -> None:
-    import shutil
-
     shutil.copytree(all_runs / "george2023", tmp_path / "george2023")
     (tmp_path / "george2023" / "test" / "manifest.json").unlink()
-    text = Outline(report.build([tmp_path])).text
-    assert "Not run here" in text
-    assert "What is run here" not in text
+    words = Outline(report.build([tmp_path])).text
+    assert "Not run here" in words
+    assert "What is run here" not in words

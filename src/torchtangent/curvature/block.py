@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchtangent.curvature.dense import DenseSum
-from torchtangent.curvature.representation import Accumulator, Representation, Side, by_module
-from torchtangent.operators import Space
+from torchtangent.curvature.representation import Accumulator, Representation, Scope, Side
 
 
 @dataclass(frozen=True)
 class BlockDiagonal(Representation):
     """The blocks of F that belong to one module each (its weight and bias together), as dense matrices."""
 
-    def start(self, space: Space, names: Sequence[str]) -> Accumulator:
-        return Side([DenseSum(space, own) for own in by_module(names).values()])
+    def start(self, scope: Scope) -> Accumulator:
+        return Side([DenseSum(scope.space, own) for own in scope.modules().values()])

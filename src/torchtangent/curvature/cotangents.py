@@ -145,4 +145,9 @@ def _as_expected(f: Tensor, targets: Tensor, likelihood: str) -> Tensor:
             f"likelihood={likelihood!r} needs targets of shape {tuple(wanted)} ({kind}), "
             f"got {tuple(y.shape)} of {y.dtype}."
         )
-    return y.long() if likelihood == "categorical" else y.to(f)
+    if likelihood != "categorical":
+        return y.to(f)
+    if y.numel() and (int(y.min()) < 0 or int(y.max()) >= f.shape[-1]):
+        bad = int(y.min()) if int(y.min()) < 0 else int(y.max())
+        raise ValueError(f"The targets hold class {bad}, but the model has classes 0 to {f.shape[-1] - 1}.")
+    return y.long()

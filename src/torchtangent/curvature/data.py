@@ -16,19 +16,30 @@ Batch = tuple[Inputs, Any]
 class Batches:
     """A loader (any iterable of (inputs, targets)) or a single batch, given as a tuple (inputs, targets).
 
+    Args:
+        data: The loader or the tuple.
+        check: Called on the inputs of each batch; raises on those that cannot be used.
+
     The first sweep remembers a fingerprint of each batch; a later one that differs is an error, because what is
     computed in several sweeps is only right if every sweep sees the same samples in the same order.
     """
 
-    def __init__(self, data: Any) -> None:
+    def __init__(self, data: Any, check: Callable[[Inputs], None]) -> None:
+        if isinstance(data, Tensor | Mapping):
+            raise ValueError(
+                "The data should be a loader of batches, or one batch as a tuple (inputs, targets), not the inputs "
+                "alone. Where targets are not needed, pass (x, None)."
+            )
         self.repeat = False  # whether it will be read again
-        self._data: Iterable[Any] = [data] if isinstance(data, Tensor | Mapping | tuple) else data
+        self._data: Iterable[Any] = [data] if isinstance(data, tuple) else data
+        self._check = check
         self._seen: list[tuple[Any, ...]] | None = None
 
     def __iter__(self) -> Iterator[Batch]:
         prints: list[tuple[Any, ...]] = []
         for batch in self._data:
             x, y = _split(batch)
+            self._check(x)
             prints.append(_fingerprint(x) if self.repeat else ())
             if self._seen is not None and prints != self._seen[: len(prints)]:
                 raise ValueError(_NOT_REPEATED.format(f"batch {len(prints) - 1} differs"))
@@ -53,8 +64,6 @@ _NOT_REPEATED = (
 
 
 def _split(batch: Any) -> Batch:
-    if isinstance(batch, Tensor | Mapping):
-        return batch, None
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return batch[0], batch[1]
     raise ValueError(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchtangent.curvature.moments import add_gram
-from torchtangent.curvature.representation import Accumulator, Blocks, Layers, Representation, in_a_row
+from torchtangent.curvature.representation import Accumulator, Blocks, Layers, Representation, Scope, in_a_row
 from torchtangent.operators import DenseOperator, Space
 
 
@@ -17,8 +17,8 @@ from torchtangent.operators import DenseOperator, Space
 class Dense(Representation):
     """F = (1/N) Σ Jᵀ Λ J as a P × P matrix."""
 
-    def start(self, space: Space, names: Sequence[str]) -> Accumulator:
-        return DenseSum(space, names)
+    def start(self, scope: Scope) -> Accumulator:
+        return DenseSum(scope.space, scope.names)
 
 
 class DenseSum(Accumulator):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtangent.curvature.representation import Accumulator, Blocks, Layers, Representation, in_a_row
+from torchtangent.curvature.representation import Accumulator, Blocks, Layers, Representation, Scope, in_a_row
 from torchtangent.operators import DiagonalOperator, Space
 
 
@@ -16,8 +16,8 @@ from torchtangent.operators import DiagonalOperator, Space
 class Diagonal(Representation):
     """diag(F) = (1/N) Σ_nm (J_nᵀ u_mn)²."""
 
-    def start(self, space: Space, names: Sequence[str]) -> Accumulator:
-        return DiagonalSum(space, names)
+    def start(self, scope: Scope) -> Accumulator:
+        return DiagonalSum(scope.space, scope.names)
 
 
 class DiagonalSum(Accumulator):

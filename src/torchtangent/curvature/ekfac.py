@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -10,8 +9,8 @@ from torch import Tensor
 from torchtangent.curvature.cotangents import check_choice
 from torchtangent.curvature.diagonal import Diagonal
 from torchtangent.curvature.kfac import KroneckerSum
-from torchtangent.curvature.representation import Accumulator, Blocks, Choice, Layers, Representation
-from torchtangent.operators import Basis, EigenOperator, Space
+from torchtangent.curvature.representation import Accumulator, Blocks, Choice, Layers, Representation, Scope
+from torchtangent.operators import Basis, EigenOperator
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,9 @@ class EKFAC(Representation):
     def __post_init__(self) -> None:
         check_choice("sharing", self.sharing, ("expand", "reduce"))
 
-    def start(self, space: Space, names: Sequence[str]) -> Accumulator:
-        return EigenSum(KroneckerSum(space, names, self.sharing, self.rest))
+    def start(self, scope: Scope) -> Accumulator:
+        # A thin basis must span what is projected on it: J does not lie in the span of reduced factors.
+        return EigenSum(KroneckerSum(scope, self.sharing, self.rest, thin=self.sharing == "expand"))
 
 
 class EigenSum(Accumulator):
@@ -44,11 +44,12 @@ class EigenSum(Accumulator):
 
     def __init__(self, kronecker: KroneckerSum) -> None:
         self.kronecker = kronecker
+        self.first = True
         self.bases: list[list[tuple[Basis, Basis]]] = []
         self.squares: list[list[Tensor]] = []
 
     def update(self, layers: Layers) -> None:
-        if not self.bases:
+        if self.first:
             self.kronecker.update(layers)
             return
         new = [
@@ -59,10 +60,11 @@ class EigenSum(Accumulator):
         self.squares = new
 
     def end_sweep(self) -> None:
-        if not self.bases:
+        if self.first:
+            self.first = False
             for layer in self.kronecker.layers:
                 factors = layer.factors(1)
-                self.bases.append([(left._spectrum.basis, right._spectrum.basis) for left, right in factors])
+                self.bases.append([(left.eigenbasis(), right.eigenbasis()) for left, right in factors])
 
     def finish(self, n: int) -> Blocks:
         blocks: Blocks = self.kronecker.rest.finish(n) if self.kronecker.rest is not None else []

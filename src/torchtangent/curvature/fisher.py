@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -10,9 +11,9 @@ from torch import nn
 from torchtangent.curvature.cotangents import Cotangents
 from torchtangent.curvature.data import Batches
 from torchtangent.curvature.implicit import FisherProduct, HessianProduct, Implicit, Loss, implicit
-from torchtangent.curvature.representation import Choice, Layers, resolve
+from torchtangent.curvature.representation import Choice, Layers, Scope, resolve
 from torchtangent.jacobians.capture import Capture
-from torchtangent.jacobians.inputs import Inputs, Output, batch_size, take
+from torchtangent.jacobians.inputs import Inputs, Output, check_devices
 from torchtangent.jacobians.select import Params
 from torchtangent.operators import BlockOperator, Operator
 
@@ -61,7 +62,7 @@ def fisher(
     """
     capture = Capture(model, params, output)
     pulled = Cotangents(likelihood, kind, samples, seed)
-    source = LayerSource(capture, Batches(data), pulled)
+    source = LayerSource(capture, Batches(data, partial(check_devices, model)), pulled)
     chosen = resolve(representation)
     if isinstance(chosen, Implicit):
         source.look()
@@ -69,7 +70,7 @@ def fisher(
         product.keep()
         return implicit(capture, product).on(capture.space)
 
-    total = chosen.start(capture.space, capture.space.names)
+    total = chosen.start(Scope(capture.space, capture.space.names, capture.tied))
     source.keep = source.batches.repeat = total.sweeps > 1
     for _ in range(total.sweeps):
         for layers in source:
@@ -99,7 +100,7 @@ def hessian(model: nn.Module, data: Any, loss: Loss, *, params: Params = None, o
             [0., 1.]])
     """
     capture = Capture(model, params, output)
-    source = LayerSource(capture, Batches(data), None)
+    source = LayerSource(capture, Batches(data, partial(check_devices, model)), None)
     source.look()
     return implicit(capture, HessianProduct(capture, source.batches, loss)).on(capture.space)
 
@@ -137,17 +138,15 @@ class LayerSource:
 
     def look(self) -> None:
         """One look at the data before anything implicit is promised: errors come now, not at the first product."""
-        first = True
         self.batches.repeat = True
-        for x, y in self.batches.pieces(batch_size):
-            if first:
-                few = slice(0, min(2, batch_size(x)))
-                f = self.capture.trace(take(x, few)).outputs
-                if self.cotangents is not None:
-                    self.cotangents.start()(f, None if y is None else take(y, few))
-            first = False
+        pull = self.cotangents.start() if self.cotangents is not None else None
+        for x, y in self.batches.pieces(self._size):
+            self.capture.check(x)
+            f = self.capture.outputs(x)
+            if pull is not None:
+                pull(f, y)
 
     def _size(self, x: Inputs) -> int:
         self.capture.check(x)
-        assert self.cotangents is not None
-        return self.capture.samples_within(_TRACE, self.cotangents.count(self.capture.output_shape))
+        many = 1 if self.cotangents is None else self.cotangents.count(self.capture.output_shape)
+        return self.capture.samples_within(_TRACE, many)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,12 @@ from torch import Tensor
 
 from torchtangent.curvature.cotangents import Cotangents
 from torchtangent.curvature.data import Batches
-from torchtangent.curvature.representation import Accumulator, Representation
+from torchtangent.curvature.representation import Accumulator, Representation, Scope
 from torchtangent.jacobians.call import undisturbed
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Inputs, batch_size
 from torchtangent.jacobians.products import Linearized, can_keep, pull, push
-from torchtangent.operators import ImplicitOperator, Space
+from torchtangent.operators import ImplicitOperator
 
 Loss = Callable[[Tensor, Any], Tensor]
 _BUDGET = 256 << 20  # bytes of activations at a time
@@ -28,7 +28,7 @@ _KEPT = 64 << 20  # bytes of graphs that are kept between products
 class Implicit(Representation):
     """F v = (1/N) Σ_n J_nᵀ Λ_n J_n v by one forward-mode and one reverse-mode pass over the data for each v."""
 
-    def start(self, space: Space, names: Sequence[str]) -> Accumulator:
+    def start(self, scope: Scope) -> Accumulator:
         raise ValueError("Implicit works on the whole model: it cannot be mixed with other representations in a dict.")
 
 
@@ -47,16 +47,16 @@ class FisherProduct:
         tangents = [self.capture.space.split(column.contiguous()) for column in V.unbind(1)]
         if self._kept is not None:
             self.capture.check_unmoved()
-            for linear, u in self._kept:
-                n += u.shape[1]
+            for linear, root in self._kept:
+                n += root.shape[1]
                 for k, v in enumerate(tangents):
-                    total[:, k] += _flat(linear.pull(_weigh(u, linear.push(v))))
+                    total[:, k] += _flat(linear.pull(_weigh(root, linear.push(v))))
             return total / n
         pulled = self.cotangents.start()
         for x, y in self.batches.pieces(self._size):
             n += batch_size(x)
             self.capture.check(x)
-            u = None
+            u: Tensor | None = None
             for k, v in enumerate(tangents):
                 f, w = push(self.capture, x, v)
                 u = pulled(f, y) if u is None else u
@@ -65,7 +65,8 @@ class FisherProduct:
 
     def keep(self) -> None:
         """Linearize the data now and keep it, if it is small and the model allows it."""
-        kept, pulled, size = [], self.cotangents.start(), 0
+        kept: list[tuple[Linearized, Tensor]] = []
+        pulled, size = self.cotangents.start(), 0
         for x, y in self.batches.pieces(self._size):
             size += batch_size(x) * 2 * sum(self.capture.bytes_per_sample)
             if size > self.capture.budget(_KEPT) or (not kept and not can_keep(self.capture, x)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchtangent.curvature.cotangents import check_choice
@@ -14,11 +13,11 @@ from torchtangent.curvature.representation import (
     Choice,
     Layers,
     Representation,
-    by_module,
+    Scope,
     resolve,
 )
 from torchtangent.jacobians.factors import Lookup, Outer, Scale
-from torchtangent.operators import KroneckerOperator, Space
+from torchtangent.operators import KroneckerOperator
 
 
 @dataclass(frozen=True)
@@ -46,15 +45,15 @@ class KFAC(Representation):
     def __post_init__(self) -> None:
         check_choice("sharing", self.sharing, ("expand", "reduce"))
 
-    def start(self, space: Space, names: Sequence[str]) -> Accumulator:
-        return KroneckerSum(space, names, self.sharing, self.rest)
+    def start(self, scope: Scope) -> Accumulator:
+        return KroneckerSum(scope, self.sharing, self.rest)
 
 
 class KroneckerSum(Accumulator):
     """A and B of every layer, and something else for the parameters that are no matrix."""
 
-    def __init__(self, space: Space, names: Sequence[str], sharing: str, rest: Choice) -> None:
-        self.space, self.names, self.sharing = space, names, sharing
+    def __init__(self, scope: Scope, sharing: str, rest: Choice, *, thin: bool = True) -> None:
+        self.scope, self.sharing, self.thin = scope, sharing, thin
         self.rest_kind = resolve(rest)
         self.rest: Accumulator | None = None
         self.layers: list[LayerMoments] = []
@@ -71,23 +70,25 @@ class KroneckerSum(Accumulator):
     def _start(self, layers: Layers) -> None:
         """The first samples show which parameters are matrices of a linear map."""
         self.started = True
-        free = dict.fromkeys(self.names)
-        for path, own in by_module(self.names).items():
+        free = dict.fromkeys(self.scope.names)
+        for path, own in self.scope.modules().items():
             bias = f"{path}.bias" if path else "bias"
             for name in own:
                 layer = layers[name]
                 if isinstance(layer, Lookup):
-                    self.layers.append(LookupMoments(self.space, name, layer))
+                    self.layers.append(LookupMoments(self.scope.space, name, layer))
                     del free[name]
                 elif isinstance(layer, Outer):
                     b = layers[bias] if bias in own else None
                     joint = isinstance(b, Scale) and b.x is None and b.origin == layer.origin
-                    self.layers.append(OuterMoments(self.space, name, layer, bias if joint else None, self.sharing))
+                    own_bias = bias if joint else None
+                    moments = OuterMoments(self.scope.space, name, layer, own_bias, self.sharing, thin=self.thin)
+                    self.layers.append(moments)
                     del free[name]
                     if joint:
                         del free[bias]
         if free:
-            self.rest = self.rest_kind.start(self.space, list(free))
+            self.rest = self.rest_kind.start(self.scope.part(list(free)))
 
     def finish(self, n: int) -> Blocks:
         blocks: Blocks = self.rest.finish(n) if self.rest is not None else []

@@ -36,9 +36,9 @@ class LayerMoments(ABC):
 class OuterMoments(LayerMoments):
     """Linear layers and convolutions: rows are output units, columns inputs, the bias the last column."""
 
-    def __init__(self, space: Space, weight: str, layer: Outer, bias: str | None, sharing: str) -> None:
+    def __init__(self, space: Space, weight: str, layer: Outer, bias: str | None, sharing: str, *, thin: bool) -> None:
         self.weight, self.bias, self.sharing = weight, bias, sharing
-        self.A, self.B = Moment(), Moment()
+        self.A, self.B = Moment(thin), Moment(thin)
         self.locations = 0
         self.places = []
         start = space.offsets[bias] if bias else 0

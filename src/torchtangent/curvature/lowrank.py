@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtangent.curvature.representation import Accumulator, Blocks, Layers, Representation, in_a_row
+from torchtangent.curvature.representation import Accumulator, Blocks, Layers, Representation, Scope, in_a_row
 from torchtangent.operators import LowRankOperator, Space
 
 
@@ -16,8 +16,8 @@ from torchtangent.operators import LowRankOperator, Space
 class LowRank(Representation):
     """F = RᵀR with the N·M rows u_mnᵀ J_n / √N: exact, and small when P is much larger than N·M."""
 
-    def start(self, space: Space, names: Sequence[str]) -> Accumulator:
-        return RowList(space, names)
+    def start(self, scope: Scope) -> Accumulator:
+        return RowList(scope.space, scope.names)
 
 
 class RowList(Accumulator):

@@ -29,13 +29,14 @@ class Moment:
     matrix then has low rank, and its eigenvectors cost R²n instead of n³.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, thin: bool = True) -> None:
+        self.thin = thin  # whether rows may be kept
         self.rows: list[Tensor] = []
         self.total: Tensor | None = None
 
     def add(self, rows: Float[Tensor, "G R I"]) -> None:
         G, R, I = rows.shape
-        if self.total is None and G == 1 and sum(map(len, self.rows)) + R <= I // 2:
+        if self.thin and self.total is None and G == 1 and sum(map(len, self.rows)) + R <= I // 2:
             self.rows.append(rows[0])
             return
         if self.total is None:

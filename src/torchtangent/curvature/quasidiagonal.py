@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,8 +15,8 @@ from torchtangent.curvature.representation import (
     Blocks,
     Layers,
     Representation,
+    Scope,
     Side,
-    by_module,
 )
 from torchtangent.jacobians.factors import LayerJacobian, Outer
 from torchtangent.operators import ArrowheadOperator, Place, Segment, Space
@@ -28,25 +27,18 @@ class QuasiDiagonal(Representation):
     """For each unit o of a layer: diag over (w_o, b_o), and the entries between b_o and its weights w_o.
 
     Ollivier (2015), *Riemannian metrics for neural networks*. The matrix of a unit is an arrowhead and may be
-    indefinite. Parameters without a bias keep their diagonal.
+    indefinite. Modules that are not just a weight and a bias keep their diagonal.
     """
 
-    def start(self, space: Space, names: Sequence[str]) -> Accumulator:
+    def start(self, scope: Scope) -> Accumulator:
         parts: list[Accumulator] = []
-        for path, own in by_module(names).items():
+        for path, own in scope.modules().items():
             weight, bias = (f"{path}.{a}" if path else a for a in ("weight", "bias"))
-            paired = {weight, bias} <= set(own) and _rows_match(space, weight, bias)
-            if paired:
-                parts.append(ArrowheadSum(space, weight, bias))
-            rest = [name for name in own if not (paired and name in (weight, bias))]
-            if rest:
-                parts.append(DiagonalSum(space, rest))
+            if set(own) == {weight, bias}:
+                parts.append(ArrowheadSum(scope.space, weight, bias))
+            else:
+                parts.append(DiagonalSum(scope.space, own))
         return Side(parts)
-
-
-def _rows_match(space: Space, weight: str, bias: str) -> bool:
-    shapes = dict(zip(space.names, space.shapes, strict=True))
-    return shapes[weight].numel() % shapes[bias].numel() == 0
 
 
 class ArrowheadSum(Accumulator):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from torchtangent.jacobians.factors import LayerJacobian
@@ -31,12 +31,38 @@ class Accumulator(ABC):
         """The operators of all blocks, as means over the n samples."""
 
 
+@dataclass(frozen=True)
+class Scope:
+    """The parameters that a representation is asked for.
+
+    Args:
+        space: All parameters.
+        names: Those in question.
+        tied: Those that stand in several places of the model.
+    """
+
+    space: Space
+    names: Sequence[str]
+    tied: Set[str]
+
+    def modules(self) -> dict[str, list[str]]:
+        """Names grouped by the module that holds them; a tied parameter is a group of its own."""
+        groups: dict[str, list[str]] = {}
+        for name in self.names:
+            groups.setdefault(name if name in self.tied else module_of(name), []).append(name)
+        return groups
+
+    def part(self, names: Sequence[str]) -> Scope:
+        """The same for some of the names."""
+        return replace(self, names=names)
+
+
 class Representation(ABC):
     """How a Fisher matrix is stored. An instance carries options; the class itself stands for the defaults."""
 
     @abstractmethod
-    def start(self, space: Space, names: Sequence[str]) -> Accumulator:
-        """An empty sum for the parameters `names`."""
+    def start(self, scope: Scope) -> Accumulator:
+        """An empty sum for some parameters."""
 
 
 Choice = type[Representation] | Representation | Mapping[str, "type[Representation] | Representation"]
@@ -59,9 +85,9 @@ class Mixed(Representation):
 
     parts: Mapping[str, Representation]
 
-    def start(self, space: Space, names: Sequence[str]) -> Accumulator:
+    def start(self, scope: Scope) -> Accumulator:
         chosen: dict[str, list[str]] = {pattern: [] for pattern in self.parts}
-        for name in names:
+        for name in scope.names:
             for pattern in self.parts:
                 if fnmatchcase(module_of(name), pattern) or fnmatchcase(name, pattern):
                     chosen[pattern].append(name)
@@ -74,7 +100,7 @@ class Mixed(Representation):
         for pattern, own in chosen.items():
             if not own:
                 raise ValueError(f"The pattern {pattern!r} matches no parameter that is still free.")
-        return Side([self.parts[p].start(space, own) for p, own in chosen.items()])
+        return Side([self.parts[p].start(scope.part(own)) for p, own in chosen.items()])
 
 
 class Side(Accumulator):
@@ -103,14 +129,6 @@ class Side(Accumulator):
 def module_of(name: str) -> str:
     """The path of the module that holds a parameter."""
     return name.rpartition(".")[0]
-
-
-def by_module(names: Sequence[str]) -> dict[str, list[str]]:
-    """Parameter names grouped by the module that holds them."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(module_of(name), []).append(name)
-    return groups
 
 
 def in_a_row(space: Space, names: Sequence[str]) -> Place:

@@ -43,6 +43,10 @@ class Network:
             result = self.model(*args, **kwargs)
         return pick(result, self.output, batch_size(x))
 
+    def names_of(self, p: nn.Parameter) -> int:
+        """In how many places of the model a parameter stands; more than one if it is tied."""
+        return len(self._names[id(p)])
+
     def _copied_buffers(self) -> dict[str, Tensor]:
         copies: dict[str, Tensor] = {}
         made: dict[int, Tensor] = {}

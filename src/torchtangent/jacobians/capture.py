@@ -65,6 +65,7 @@ class Capture:
         self.network = Network(model, output)
         self.params = select(model, params)
         self.space = Space.of(self.params)
+        self.tied = {name for name, p in self.params.items() if self.network.names_of(p) > 1}
         self.uncovered: set[str] = set()  # parameters that only the fallback gets right
         self.loop = False  # the fallback cannot vectorize over samples
         self.push: Callable | None = None  # how J v is computed for this model (see products.py)
@@ -99,6 +100,13 @@ class Capture:
                 "The model's parameters were changed in place since this object was made, so its values would belong "
                 "to another point. Make it again (or keep a copy of the model)."
             )
+
+    def outputs(self, x: Inputs) -> Float[Tensor, "N *out"]:
+        """f(x), without a graph."""
+        with undisturbed(), torch.no_grad():
+            f = self.network(x)
+        check_finite(f)
+        return f
 
     def record(self, x: Inputs) -> Trace:
         """Run the model on a batch with hooks on every layer that has a rule."""
@@ -216,6 +224,13 @@ class Trace:
                         buffer[:, i].zero_()
                     else:
                         buffer[:, i] = grad
+        for use, d in zip(self.uses, found, strict=True):
+            if not torch.isfinite(d.sum()) and not torch.isfinite(d).all():
+                names = ", ".join(use.names.values())
+                raise ValueError(
+                    f"The derivative of the output with respect to the layer of {names} has NaN or infinity "
+                    "although the output is finite (as √x has at 0)."
+                )
         return [_wide(d) for d in found]
 
     def gradient(self, u: Float[Tensor, "N *out"]) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchtangent.jacobians.call import undisturbed
 from torchtangent.jacobians.capture import Capture
@@ -37,7 +37,8 @@ def push(capture: Capture, x: Inputs, v: Tangent) -> tuple[Float[Tensor, "N *out
     """
     if capture.push is None:
         few = take(x, slice(0, min(2, batch_size(x))))
-        capture.push = next(way for way in (_forward, _twice_reverse, _by_layers) if _works(way, capture, few))
+        ways = (_forward, _twice_reverse, _by_layers)[int(_has_padding(capture)) :]
+        capture.push = next(way for way in ways if _works(way, capture, few))
         if capture.push is not _forward:
             how = "two reverse passes" if capture.push is _twice_reverse else "one reverse pass for each output"
             capture.say_once(
@@ -45,6 +46,13 @@ def push(capture: Capture, x: Inputs, v: Tangent) -> tuple[Float[Tensor, "N *out
                 f"J @ v takes {how} (exact, but slower): forward mode does not do for this model.",
             )
     return capture.push(capture, x, v)
+
+
+def _has_padding(capture: Capture) -> bool:
+    """Whether an embedding has a padding row: forward mode differentiates it, reverse mode does not."""
+    chosen = {id(p) for p in capture.params.values()}
+    embeddings = [m for m in capture.model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    return any(m.padding_idx is not None and id(m.weight) in chosen for m in embeddings)
 
 
 def _works(way: Way, capture: Capture, x: Inputs) -> bool:

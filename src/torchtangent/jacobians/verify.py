@@ -1,8 +1,9 @@
 """Every capture checks itself on its first batch: against autograd's own gradient, and for mixed samples.
 
-Factors are captured with *unit* cotangents on a few samples and outputs; a random u[n,c] is then applied to them
-sample by sample, and the result must be autograd's gradient of Σ u f. Pulling u back during capture would not do: it
-cannot see a wrong sample axis. Parameters that fail go to the fallback, which is held to the same test.
+Factors are captured with the unit cotangents of a few samples and outputs, each scaled by a random r[n,c]; a random
+u[n,c] is then applied to them sample by sample, and the result must be autograd's gradient of Σ u r f. One of the two
+would not do. Without u, a wrong sample axis cannot be seen; without r, one that matters only for cotangents that
+differ between samples. Parameters that fail go to the fallback, which is held to the same test.
 """
 
 from __future__ import annotations
@@ -44,27 +45,30 @@ def verify(capture: Capture, x: Inputs, samples: int) -> None:
 
 
 def _check_samples_apart(capture: Capture, few: Inputs, together: Tensor) -> None:
-    with torch.no_grad(), undisturbed():
-        alone = capture.network(take(few, slice(0, 1))).detach()
-    check_finite(alone)
-    gap = (alone[0] - together[0]).abs().max()
-    if gap > torch.finfo(alone.dtype).eps ** 0.5 * together[0].abs().max().clamp(min=1e-3):
-        raise ValueError(
-            f"The model mixes samples: its output for the first sample changes by {gap:.1e} when the sample is "
-            "alone instead of inside a batch. Per-sample Jacobians are not defined. "
-            "Call model.eval(), or remove what depends on the whole batch (or on chance)."
-        )
+    """The first and the last sample must have the same output alone, with other random numbers, as together."""
+    for i in (0, len(together) - 1):
+        with torch.no_grad(), undisturbed():
+            torch.manual_seed(i + 1)
+            alone = capture.network(take(few, slice(i, i + 1))).detach()
+        check_finite(alone)
+        gap = (alone[0] - together[i]).abs().max()
+        if gap > torch.finfo(alone.dtype).eps ** 0.5 * together.abs().max().clamp(min=1e-3):
+            raise ValueError(
+                f"The model mixes samples or is random: its output for sample {i} changes by {gap:.1e} when the "
+                "sample is alone instead of inside a batch. Per-sample Jacobians are not defined. "
+                "Call model.eval(), or remove what depends on the whole batch or on chance."
+            )
 
 
 def _random_probe(f: Tensor) -> tuple[Tensor, Tensor]:
-    """Unit cotangents of a few outputs, (C, N, *out), and a random u (N, C) to combine them."""
+    """Scaled unit cotangents of a few outputs, (C, N, *out), and a random u (N, C) to combine them."""
     generator = torch.Generator().manual_seed(0)
     flat = f.flatten(1)
     picked = torch.randperm(flat.shape[1], generator=generator)[:_OUTPUTS]
-    units = flat.new_zeros(len(picked), *flat.shape)
-    units[torch.arange(len(picked)), :, picked.to(units.device)] = 1
-    u = torch.randn(len(f), len(picked), generator=generator, dtype=torch.float64)
-    return units.view(len(picked), *f.shape), u.to(f)
+    r, u = torch.randn(2, len(f), len(picked), generator=generator, dtype=torch.float64).to(f)
+    probes = flat.new_zeros(len(picked), *flat.shape)
+    probes[torch.arange(len(picked)), :, picked.to(probes.device)] = r.T
+    return probes.view(len(picked), *f.shape), u
 
 
 def _mismatches(trace: Trace, layers: dict[str, LayerJacobian], units: Tensor, u: Tensor) -> set[str]:

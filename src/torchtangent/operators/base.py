@@ -20,6 +20,7 @@ from torch import Tensor
 
 from torchtangent.operators.estimate import Estimate, estimated_diagonal, estimated_trace
 from torchtangent.operators.krylov import top_eigenpairs
+from torchtangent.operators.basis import Basis
 from torchtangent.operators.space import Restore, Space, Vector, tensor_columns
 from torchtangent.operators.spectrum import EXACT_LIMIT, Eigh, Factorization, Spectrum
 from torchtangent.operators.tree import converted, parts
@@ -222,6 +223,10 @@ class Operator(ABC):
     def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Operator:
         """The same operator in another dtype or on another device."""
         return converted(self, dtype, None if device is None else torch.device(device))
+
+    def eigenbasis(self) -> Basis:
+        """Orthonormal eigenvectors of all non-zero eigenvalues (and perhaps others), in any order."""
+        return self._spectrum.basis
 
     # -------------------------------------------------------------------------------- other programs
 

@@ -70,8 +70,8 @@ def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
             "data": data,
             "samples": pick(64, 500, 24),
             "seed": 2,
-            "mc_samples": pick([1, 3, 10, 30, 100], [1, 3, 10, 30, 100, 300], [1, 8]),
-            "mc_repeats": pick(3, 5, 2),
+            "mc_samples": pick([1, 3, 10, 30, 100], [1, 3, 10, 30, 100], [1, 8]),
+            "mc_repeats": pick(3, 3, 2),
         },
         "quality": {
             "data": data,
