@@ -654,6 +654,28 @@ class AdaptedLinear(nn.Linear):
         return super().forward(x) + x @ self.down.T @ self.up.T
 
 
+class RowVectorLinear(nn.Module):
+    """x W + b: here the columns of the weight are the units of the bias."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight, self.bias = parameter(inputs, outputs), parameter(outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + self.bias
+
+
+class Odd(nn.Module):
+    """A weight and a bias of sizes that have nothing to do with each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = parameter(4), parameter(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x * self.weight, self.bias.expand(len(x), -1)], 1)
+
+
 class StandardizedConv(nn.Conv2d):
     """Weight standardization: every kernel has mean zero."""
 
@@ -670,6 +692,8 @@ layer("doubled-weight", lambda: _doubled(nn.Linear(3, 2)), 3, may_warn=True)
 layer("subclass-own-forward", lambda: ScaledLinear(3, 4), 3, may_warn=True)
 layer("subclass-renamed", lambda: RenamedLinear(3, 4), 3, may_warn=True)
 layer("subclass-adapter", lambda: AdaptedLinear(3, 4), 3, may_warn=True)
+layer("row-vector-linear", lambda: RowVectorLinear(4, 3), 4, may_warn=True)
+layer("odd-weight-and-bias", Odd, 4, may_warn=True)
 layer("subclass-conv", lambda: StandardizedConv(2, 2, 2), 2, 3, 3, may_warn=True)
 
 
@@ -820,6 +844,15 @@ def _() -> tuple[nn.Module, Inputs]:
         return self.head(torch.tanh(self.stem(x.flip(0)))).flip(0)
 
     return Wired(wiring, stem=nn.Linear(3, 4), head=nn.Linear(4, 2)), torch.randn(4, 3)
+
+
+@case("transposed-samples-reversed", may_warn=True)
+def _() -> tuple[nn.Module, Inputs]:
+    def wiring(self: Wired, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.up(x.flip(0)).flip(0)).flatten(1))
+
+    model = Wired(wiring, up=nn.ConvTranspose1d(2, 3, 2), head=nn.Linear(12, 2))
+    return model, torch.randn(4, 2, 3)
 
 
 @case("samples-doubled", may_warn=True)

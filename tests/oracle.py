@@ -185,14 +185,13 @@ def quasi_diagonal(F: Tensor, model: nn.Module) -> Tensor:
     """The diagonal of F and what couples each bias with the weights of its own output unit.
 
     The rows of a weight are its output units, except in a transposed convolution, whose weight is
-    (in, out / groups, ...): there unit o = g · out/groups + j owns weight[in channels of g, j]. A weight whose
-    rows are not the units of the bias, and a tied one, has its diagonal only.
+    (in, out / groups, ...): there unit o = g · out/groups + j owns weight[in channels of g, j]. Modules that are
+    not just a weight and a bias, and weights whose rows are not the units of the bias, have a diagonal only.
     """
     mask, places = torch.eye(len(F), dtype=torch.bool), positions(model)
     for name, module in model.named_modules():
         prefix = f"{name}." if name else ""
-        own = {prefix + "weight", prefix + "bias"}
-        if not own <= set(modules(model).get(name, [])):
+        if set(modules(model).get(name, [])) != {prefix + "weight", prefix + "bias"}:
             continue
         W, b = places[prefix + "weight"], places[prefix + "bias"]
         if isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d):

@@ -156,6 +156,25 @@ def test_uneven_batches_are_one_batch(name: str, sizes: tuple[int, ...], represe
     assert_close(many, one, 1e-8 if representation == "EKFAC" else 1e-10)
 
 
+def test_batches_of_different_lengths() -> None:
+    """Sequences of 2 and of 5 words: more locations in one batch than in the other, one mean over samples."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    loader = [(torch.randn(3, 2, 3).double(), None), (torch.randn(1, 5, 3).double(), None)]
+    pooled = lambda y: y.mean(1)  # noqa: E731
+    dense = oracle.fisher(model, loader, output=pooled)
+    for representation, reduce in EXACT.items():
+        F = tt.fisher(model, loader, getattr(tt, representation), output=pooled)
+        assert_close(F.dense(), reduce(dense, model))
+    K = tt.fisher(model, loader, tt.KFAC, output=pooled).dense()
+    parts = [(oracle.factors(model, x, pooled), oracle.outputs(model, x, pooled)) for x, _ in loader]
+    for name in ("0", "2"):
+        a = torch.cat([factors[name][0].flatten(0, 1) for factors, _ in parts])
+        d = [oracle.cotangents(factors[name][1], f, "categorical").flatten(0, 2) for factors, f in parts]
+        A, B = a.T @ a / len(a), sum(rows.T @ rows for rows in d) / 4
+        index = oracle.layer_index(model, name)
+        assert_close(K[index[:, None], index], torch.kron(B, A))
+
+
 def test_data_loader() -> None:
     model, x, y = setting("mlp", "categorical")
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=4)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import toy_study
+from lab_toy import toy_study
 from typer.testing import CliRunner
 
 from torchtangent.lab import cli

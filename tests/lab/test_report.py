@@ -31,6 +31,11 @@ class Outline(HTMLParser):
         self.text += data
 
 
+def spoken(text: str) -> str:
+    """Text with the underscores of subscripts gone, as in the page."""
+    return re.sub(r"(?<!\w)([A-Za-z])_", r"\1", text)
+
+
 @pytest.fixture(scope="module")
 def text(page: Path) -> str:
     return page.read_text()
@@ -41,9 +46,9 @@ def test_the_page_says_everything(text: str, all_runs: Path) -> None:
     for run in find_runs(all_runs):
         for finding in run.read_claims():
             for piece in (finding.id, finding.statement, finding.rule, finding.verdict, show(finding.published)):
-                assert piece in words
+                assert spoken(piece) in words
         for entry in registry()[run.study].entries:
-            assert entry.paper in words
+            assert spoken(entry.paper) in words
             assert f"torchtangent reproduce {run.study} --scale {run.scale} --only {entry.slug}" in words
     for word in ("python", "torch", "device", "commit"):
         assert word in words

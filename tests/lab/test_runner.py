@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import add_up, draw_numbers, toy_study
+from lab_toy import add_up, draw_numbers, toy_study
 
 from torchtangent.lab.results import read_json
 from torchtangent.lab.runner import Context, reproduce

@@ -48,14 +48,22 @@ class ArrowheadSum(Accumulator):
         self.space, self.weight, self.bias = space, weight, bias
         self.segments: list[Segment] = []
         self.sums: list[Tensor] = []
+        self.diagonal: DiagonalSum | None = None  # instead, if the rows of the weight are not the units of the bias
 
     def update(self, layers: Layers) -> None:
         weight, bias = layers[self.weight], layers[self.bias]
+        if self.diagonal is None and not isinstance(weight, Outer) and weight.shape[: len(bias.shape)] != bias.shape:
+            self.diagonal = DiagonalSum(self.space, [self.weight, self.bias])
+        if self.diagonal is not None:
+            self.diagonal.update(layers)
+            return
         self.segments = matrix_segments(self.space, self.weight, weight, units=bias.shape.numel())
         new = [_squares(weight, bias), _edge(weight, bias), bias.square_sum().flatten()]
         self.sums = [a + b for a, b in zip(self.sums, new, strict=True)] if self.sums else new
 
     def finish(self, n: int) -> Blocks:
+        if self.diagonal is not None:
+            return self.diagonal.finish(n)
         square, edge, corner = (s / n for s in self.sums)
         blocks: Blocks = []
         start = 0

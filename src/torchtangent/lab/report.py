@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import Markup, escape
 
 from torchtangent.lab import style
 from torchtangent.lab.claims import VERDICTS, Finding, Verdict, count, show
@@ -142,7 +144,7 @@ def build(roots: Sequence[Path]) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters.update(show=show, seconds=show_seconds, number=number, tally=count)
+    environment.filters.update(show=show, seconds=show_seconds, number=number, tally=count, maths=maths)
     return environment.get_template("report.html").render(
         chapters=chapters,
         counts=count(finding for chapter in chapters for finding in chapter.findings),
@@ -157,6 +159,15 @@ def write(roots: Sequence[Path], out: Path) -> None:
     page = build(roots)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page, encoding="utf-8")
+
+
+def maths(text: str) -> Markup:
+    """Escaped text in which `p_c` and `F_approx` have real subscripts.
+
+    >>> maths("F_approx < some_name")
+    Markup('F<sub>approx</sub> &lt; some_name')
+    """
+    return Markup(re.sub(r"(?<!\w)([A-Za-z])_(\w+)", r"\1<sub>\2</sub>", str(escape(text))))
 
 
 def show_seconds(seconds: float | None) -> str:

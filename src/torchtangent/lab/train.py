@@ -25,7 +25,7 @@ def epochs(
     Every epoch goes through the data in an order drawn from the seed; the last batch may be smaller.
     """
     order = torch.Generator().manual_seed(seed)
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
     velocity = [torch.zeros_like(p) for p in parameters]
     for epoch in range(1, count + 1):
         total = 0.0

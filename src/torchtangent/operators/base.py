@@ -18,9 +18,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchtangent.operators.basis import Basis
 from torchtangent.operators.estimate import Estimate, estimated_diagonal, estimated_trace
 from torchtangent.operators.krylov import top_eigenpairs
-from torchtangent.operators.basis import Basis
 from torchtangent.operators.space import Restore, Space, Vector, tensor_columns
 from torchtangent.operators.spectrum import EXACT_LIMIT, Eigh, Factorization, Spectrum
 from torchtangent.operators.tree import converted, parts

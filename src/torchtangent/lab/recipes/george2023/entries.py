@@ -260,12 +260,12 @@ ENTRIES = (
         panels=(
             Panel(
                 draw.perturbations,
-                ("Output displacement along singular vectors falls with index and is far above random directions."),
+                "Output displacement along singular vectors falls with index and is far above random directions.",
             ),
         ),
         caption=(
             "Change of the outputs (root mean square over samples) after the same step length along "
-            "singular vectors and along random directions."
+            "singular vectors and along random directions; and what the singular values predict to first order."
         ),
     ),
     Entry(

@@ -104,7 +104,7 @@ def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
             "batch": pick(50, 125, 50),
             "samples": pick(30, 50, 8),
             "directions": pick(50, 50, 6),
-            "relative_step": 0.01,
+            "relative_step": 0.001,
         },
         "line-kernels": {
             "points": 50,
