@@ -91,7 +91,7 @@ class Capture:
         check_devices(self.model, x)
         self.check_unmoved()
         if self.verified < min(2, n):
-            verify(self, x, samples=min(n, 3))
+            verify(self, x, samples=min(n, 2))
 
     def check_unmoved(self) -> None:
         """What was made at one point of parameter space must not be used at another."""

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-_CHUNK_BYTES = 1 << 24  # working set of a formed Jacobian: small enough to stay near the caches
+_CHUNK_BYTES = 1 << 24  # working set of a contraction
 _WRITE_COST = 64  # multiplications that cost as much as writing, reading and squaring one entry of J
 
 
@@ -126,16 +126,14 @@ class Outer(LayerJacobian):
         _, G, C, S, O = self.d.shape
         I = self.source.shape[3] if self.locate is _here else self.shape.numel() // (G * O)
         total = self.d.new_zeros(G, O, I)
+        item = self.d.element_size()
         if S * (S + 1) // 2 <= C * (S + _WRITE_COST):
-            s, t = torch.triu_indices(S, S, device=self.d.device)
-            twice = torch.where(s == t, 1.0, 2.0).to(self.d)
-            for part in self.chunks(len(s) * G * (I + O) * self.d.element_size()):
-                a = part.a
-                aa = a[:, :, s] * a[:, :, t] if S > 1 else a.square()
-                dd = _pair_sums(part.d, s, t) * twice[:, None]
-                total += torch.einsum("ngpo,ngpi->goi", dd, aa)
+            for part in self.chunks(S * (S + 1) // 2 * G * (I + O) * item):
+                aa, dd = _pairs(part.a.unsqueeze(2)), _pairs(part.d)
+                dd[_off_diagonal(S)] *= 2
+                total.baddbmm_(dd.flatten(1, 2).mT, aa.flatten(1, 2))
         else:
-            for part in self.chunks(G * C * O * I * self.d.element_size()):
+            for part in self.chunks(G * C * O * I * item):
                 total += part.form().square_().sum((0, 2))
         return total
 
@@ -293,14 +291,29 @@ def _fold(t: Tensor, n: int, axis: int) -> Tensor:
     return t.unflatten(0, (n, -1)).movedim(1, axis).flatten(axis, axis + 1)
 
 
-def _pair_sums(d: Float[Tensor, "N G C S O"], s: Tensor, t: Tensor) -> Float[Tensor, "N G pairs O"]:
-    """Σ_c d[c,s] d[c,t] for the given pairs of locations."""
-    if d.shape[3] == 1:
-        return d.square().sum(2)
-    total = d[:, :, 0, s] * d[:, :, 0, t]
-    for c in range(1, d.shape[2]):
-        total.addcmul_(d[:, :, c, s], d[:, :, c, t])
-    return total
+def _pairs(t: Float[Tensor, "N G C S X"]) -> Float[Tensor, "G pairs N X"]:
+    """Σ_c t[c,s] t[c,r] for all pairs of locations s ≤ r, in the order of `_off_diagonal`."""
+    t = t.permute(1, 3, 2, 0, 4).contiguous()
+    G, S, _, N, X = t.shape
+    found = t.new_empty(G, S * (S + 1) // 2, N, X)
+    start = 0
+    for s in range(S):
+        block = found[:, start : start + S - s]
+        torch.mul(t[:, s : s + 1, 0], t[:, s:, 0], out=block)
+        for c in range(1, t.shape[2]):
+            block.addcmul_(t[:, s : s + 1, c], t[:, s:, c])
+        start += S - s
+    return found
+
+
+def _off_diagonal(S: int) -> tuple[slice, list[int]]:
+    """Where `_pairs` has s < r."""
+    places: list[int] = []
+    start = 0
+    for s in range(S):
+        places += range(start + 1, start + S - s)
+        start += S - s
+    return slice(None), places
 
 
 def _to_shape(matrix: Float[Tensor, "*lead G O I"], shape: torch.Size, order: tuple[int, ...]) -> Tensor:

@@ -1,9 +1,9 @@
 """Every capture checks itself on its first batch: against autograd's own gradient, and for mixed samples.
 
-Factors are captured with the unit cotangents of a few samples and outputs, each scaled by a random r[n,c]; a random
-u[n,c] is then applied to them sample by sample, and the result must be autograd's gradient of Σ u r f. One of the two
-would not do. Without u, a wrong sample axis cannot be seen; without r, one that matters only for cotangents that
-differ between samples. Parameters that fail go to the fallback, which is held to the same test.
+Factors are captured with a random cotangent r[n,c] on a few samples; a random u[n] is then applied to them sample by
+sample, and the result must be autograd's gradient of Σ u r f. One of the two would not do: without u a wrong sample
+axis cannot be seen, and without r not one that matters only for cotangents that differ between samples. Parameters
+that fail go to the fallback, which is held to the same test.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from torchtangent.jacobians.inputs import Inputs, check_finite, take
 if TYPE_CHECKING:
     from torchtangent.jacobians.capture import Capture, Trace
 
-_OUTPUTS = 2
-
 
 def verify(capture: Capture, x: Inputs, samples: int) -> None:
     """Check the rules on the first samples of `x` and note which parameters need the fallback.
@@ -32,12 +30,12 @@ def verify(capture: Capture, x: Inputs, samples: int) -> None:
     trace = capture.record(few)
     if samples > 1:
         _check_samples_apart(capture, few, trace.outputs)
-    units, u = _random_probe(trace.outputs)
-    wrong = _mismatches(trace, trace.pull(units), units, u)
+    r, u = _random_probe(trace.outputs)
+    wrong = _mismatches(trace, trace.pull(r), r, u)
     capture.uncovered |= trace.uncovered | wrong
     if wrong and not capture.loop:
         trace.uncovered |= wrong
-        capture.loop = bool(_mismatches(trace, trace.pull(units), units, u))
+        capture.loop = bool(_mismatches(trace, trace.pull(r), r, u))
     capture.verified = samples
     capture.signatures.add(trace.signature)
     capture.output_shape = trace.outputs.shape[1:]
@@ -61,19 +59,16 @@ def _check_samples_apart(capture: Capture, few: Inputs, together: Tensor) -> Non
 
 
 def _random_probe(f: Tensor) -> tuple[Tensor, Tensor]:
-    """Scaled unit cotangents of a few outputs, (C, N, *out), and a random u (N, C) to combine them."""
+    """A random cotangent r, (1, N, *out), and a random u (N, 1) to weigh the samples."""
     generator = torch.Generator().manual_seed(0)
-    flat = f.flatten(1)
-    picked = torch.randperm(flat.shape[1], generator=generator)[:_OUTPUTS]
-    r, u = torch.randn(2, len(f), len(picked), generator=generator, dtype=torch.float64).to(f)
-    probes = flat.new_zeros(len(picked), *flat.shape)
-    probes[torch.arange(len(picked)), :, picked.to(probes.device)] = r.T
-    return probes.view(len(picked), *f.shape), u
+    r = torch.randn(1, *f.shape, generator=generator, dtype=torch.float64)
+    u = torch.randn(len(f), 1, generator=generator, dtype=torch.float64)
+    return r.to(f), u.to(f)
 
 
-def _mismatches(trace: Trace, layers: dict[str, LayerJacobian], units: Tensor, u: Tensor) -> set[str]:
-    """Parameters whose factors do not reproduce autograd's gradient of Σ u f, beyond rounding."""
-    combined = torch.einsum("cn...,nc->n...", units, u)
+def _mismatches(trace: Trace, layers: dict[str, LayerJacobian], r: Tensor, u: Tensor) -> set[str]:
+    """Parameters whose factors do not reproduce autograd's gradient of Σ u r f, beyond rounding."""
+    combined = torch.einsum("cn...,nc->n...", r, u)
     wrong = set()
     for name, expected in trace.gradient(combined).items():
         layer = layers[name]

@@ -7,11 +7,13 @@ import os
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from threadpoolctl import threadpool_limits  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 from torchtangent.lab import data as datasets
 from torchtangent.lab.claims import Finding, judge, not_run
@@ -160,7 +162,8 @@ def reproduce(
             if blocked:
                 raise RuntimeError(f"needs {', '.join(blocked)}, which failed")
             context = Context(part, config[part.name], torch.device(device), run, data_root, listener)
-            record = _compute(context, part_keys(study, config)[part.name])
+            with _threads(scale):
+                record = _compute(context, part_keys(study, config)[part.name])
         except Exception as error:  # one broken part must not cost the others their results
             outcome.failed[part.name] = error
             run.discard(part.name)
@@ -172,6 +175,21 @@ def reproduce(
             listener.finished(part, record, kept=False)
     outcome.findings = settle(study, run, scale, keys)
     return outcome
+
+
+@contextmanager
+def _threads(scale: Scale) -> Iterator[None]:
+    """One thread below paper scale: for small arrays more are slower, and much slower on a busy machine."""
+    if scale == "paper":
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _kept(run: Run, part: str, keys: Mapping[str, Key]) -> Record | None:
