@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.measure import THREADS
+THREADS = 2
 
 PACKAGES = (
     "torch",

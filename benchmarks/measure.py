@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.cases import CASES, TINY, Problem
+from benchmarks.machine import THREADS
 from benchmarks.peers import Builder, Built, load
-
-THREADS = 2
 
 
 class Time(NamedTuple):

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from benchmarks.cases import CASES, Case
-from benchmarks.machine import describe
-from benchmarks.measure import THREADS
+from benchmarks.machine import THREADS, describe
 from benchmarks.peers import LIBRARIES, QUANTITIES, Builder, load
 from benchmarks.report import markdown, text_table
 from benchmarks.session import Effort, measure

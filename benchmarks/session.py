@@ -30,7 +30,9 @@ def measure(case: Case, quantity: str, builders: Mapping[str, Builder], effort: 
         for lib, builder in builders.items()
     }
     builds = _compare(case, quantity, builders, entries, effort)
-    _time(builds, builders, entries, probe(case.problem().size), effort)
+    turns = [[lib] for lib in builds] if quantity == "block" else [list(builds)]  # dense blocks: one at a time
+    for libraries in turns:
+        _time({lib: builds[lib] for lib in libraries}, builders, entries, probe(case.problem().size), effort)
     if memory:
         for lib in builds:
             setting = entries[lib]["setting"]
@@ -94,8 +96,11 @@ def _time(
                 entries[lib][f"{operation} failed"] = _reason(error)
                 continue
             if operation == "solve" and not builders[lib].lazy:
-                entries[lib]["seconds"]["first solve"] = summary([first])
-            runs[lib] = run
+                enter("first solve", {lib: [first]})
+            if first.wall > effort.budget / 4:
+                enter(operation, {lib: [first]})
+            else:
+                runs[lib] = run
         enter(operation, rounds(runs, effort.repeats, effort.budget / 4, effort.limit))
 
 

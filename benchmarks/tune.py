@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from benchmarks.cases import CASES, Case
-from benchmarks.measure import THREADS, prepare, single_run
+from benchmarks.machine import THREADS
+from benchmarks.measure import prepare, single_run
 from benchmarks.peers import LIBRARIES, QUANTITIES, Builder, load
 
 SETTINGS = Path(__file__).parent / "settings.json"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.cases import Problem
+from benchmarks.machine import memory_bytes
 
 LIBRARIES = ("torchtangent", "nngeometry", "curvlinops", "backpack", "torch_func")
 QUANTITIES = ("diagonal", "kfac", "ekfac", "block", "implicit")
@@ -78,3 +79,15 @@ def splitter(problem: Problem) -> Callable[[Tensor], list[Tensor]]:
     shapes = [p.shape for p in problem.model.parameters()]
     sizes = [s.numel() for s in shapes]
     return lambda flat: [t.view(s) for t, s in zip(flat.split(sizes), shapes, strict=True)]
+
+
+def refuse_large_blocks(problem: Problem, copies: int) -> None:
+    """Keeps a library that forms dense blocks, and copies of the largest, from taking the machine down.
+
+    Raises:
+        MemoryError: when they would take most of the machine's memory.
+    """
+    sizes = [sum(p.numel() for p in m.parameters(recurse=False)) for m in problem.model.modules()]
+    needed = 4 * (sum(n**2 for n in sizes) + copies * max(sizes) ** 2)
+    if needed > 0.8 * memory_bytes():
+        raise MemoryError(f"dense blocks would take {needed / 2**30:,.0f} GiB")

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.cases import Problem
-from benchmarks.machine import memory_bytes
-from benchmarks.peers import DAMPING, Builder, Built
+from benchmarks.peers import DAMPING, Builder, Built, refuse_large_blocks
 
 DISTRIBUTION = "nngeometry"
 
@@ -42,7 +41,7 @@ def loader(problem: Problem) -> DataLoader:
 def _prepare(representation: type) -> Callable[[Problem], Callable[[], Built]]:
     def prepare(problem: Problem) -> Callable[[], Built]:
         if representation is PMatBlockDiag:
-            _refuse_what_does_not_fit(problem)
+            refuse_large_blocks(problem, copies=2)  # a product as large, and the quotient
         data = loader(problem)
         layers = LayerCollection.from_model(problem.model)
 
@@ -67,14 +66,6 @@ def _built(F: Any, layers: LayerCollection) -> Built:
         pack=lambda flat: _dict(PVector(layers, vector_repr=flat)),
         unpack=lambda v: v.to_torch(),
     )
-
-
-def _refuse_what_does_not_fit(problem: Problem) -> None:
-    """A block is formed, updated by a product as large, and divided into a third."""
-    sizes = [sum(p.numel() for p in m.parameters(recurse=False)) for m in problem.model.modules()]
-    needed = 4 * (sum(n**2 for n in sizes) + 2 * max(sizes) ** 2)
-    if needed > memory_bytes():
-        raise MemoryError(f"its dense blocks would take {needed / 2**30:,.0f} GiB")
 
 
 def _dict(v: PVector) -> PVector:

@@ -6,13 +6,15 @@ from typing import Any
 
 import torchtangent as tt
 from benchmarks.cases import Problem
-from benchmarks.peers import DAMPING, TOLERANCE, Builder, Built
+from benchmarks.peers import DAMPING, TOLERANCE, Builder, Built, refuse_large_blocks
 
 DISTRIBUTION = "torchtangent"
 
 
 def _prepare(representation: Any) -> Callable[[Problem], Callable[[], Built]]:
     def prepare(problem: Problem) -> Callable[[], Built]:
+        if representation is tt.BlockDiagonal:
+            refuse_large_blocks(problem, copies=1)
         whole = problem.batch >= len(problem.x)
         data = (problem.x, problem.y) if whole else problem.batches()
 

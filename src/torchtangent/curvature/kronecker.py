@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -54,8 +56,8 @@ class OuterMoments(LayerMoments):
             a, d = a.mean(2, keepdim=True), d.sum(3, keepdim=True)
         if self.bias:
             a = with_ones(a)
-        self.A.add(input_rows(a))
-        self.B.add(cotangent_rows(d))
+        add_locations(self.A, a.transpose(0, 1), partial(input_rows, a))
+        add_locations(self.B, d.transpose(0, 1).flatten(1, 2), partial(cotangent_rows, d))
         self.locations += a.shape[0] * a.shape[2]
 
     def factors(self, n: int) -> list[tuple[Operator, Operator]]:
@@ -105,6 +107,17 @@ def with_ones(a: Float[Tensor, "N G S I"]) -> Float[Tensor, "N G S J"]:
     stored = a.permute(1, 3, 0, 2)
     one = a.new_ones(1).expand(stored.shape[0], 1, *stored.shape[2:])
     return torch.cat([stored, one], 1).permute(2, 0, 3, 1)
+
+
+def add_locations(moment: Moment, t: Float[Tensor, "G B S X"], rows: Callable[[], Float[Tensor, "G R X"]]) -> None:
+    """Add all rows, t[g, b, s, :], to the moment.
+
+    Where locations are many and the rows short, one small product for each sample beats a long thin one.
+    """
+    if t.shape[2] >= 8 * t.shape[3]:
+        moment.add_matrix((t.mT @ t).sum(1))
+    else:
+        moment.add(rows())
 
 
 def input_rows(a: Float[Tensor, "N G S I"]) -> Float[Tensor, "G R I"]:

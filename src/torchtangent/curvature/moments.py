@@ -39,15 +39,23 @@ class Moment:
         if self.thin and self.total is None and G == 1 and sum(map(len, self.rows)) + R <= I // 2:
             self.rows.append(rows[0])
             return
+        if G == 1:
+            add_gram(self._matrix(rows)[0], rows[0])
+        else:
+            self._matrix(rows).baddbmm_(rows.mT, rows)
+
+    def add_matrix(self, product: Float[Tensor, "G I I"]) -> None:
+        """Add a product rowsᵀ rows that is already formed."""
+        self._matrix(product).add_(product)
+
+    def _matrix(self, like: Float[Tensor, "G _ I"]) -> Float[Tensor, "G I I"]:
+        """The sum as a matrix (its lower triangle); rows that were kept go into it."""
         if self.total is None:
-            self.total = rows.new_zeros(G, I, I)
+            self.total = like.new_zeros(like.shape[0], like.shape[2], like.shape[2])
         for old in self.rows:
             add_gram(self.total[0], old)
         self.rows = []
-        if G == 1:
-            add_gram(self.total[0], rows[0])
-        else:
-            self.total.baddbmm_(rows.transpose(1, 2), rows)
+        return self.total
 
     def operators(self, scale: float) -> list[Operator]:
         """`scale` times the sum, one operator for each group."""

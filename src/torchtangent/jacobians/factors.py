@@ -293,8 +293,10 @@ def _fold(t: Tensor, n: int, axis: int) -> Tensor:
 
 def _pairs(t: Float[Tensor, "N G C S X"]) -> Float[Tensor, "G pairs N X"]:
     """Σ_c t[c,s] t[c,r] for all pairs of locations s ≤ r, in the order of `_off_diagonal`."""
-    t = t.permute(1, 3, 2, 0, 4).contiguous()
+    t = t.permute(1, 3, 2, 0, 4)
     G, S, _, N, X = t.shape
+    if S > 1:
+        t = t.contiguous()
     found = t.new_empty(G, S * (S + 1) // 2, N, X)
     start = 0
     for s in range(S):
