@@ -69,7 +69,7 @@ class Capture:
         self.uncovered: set[str] = set()  # parameters that only the fallback gets right
         self.loop = False  # the fallback cannot vectorize over samples
         self.push: Callable | None = None  # how J v is computed for this model (see products.py)
-        self.versions = [p._version for p in self.params.values()]
+        self.versions = self._versions()
         self.signatures: set[tuple] = set()  # the patterns of use that were checked
         self.verified = 0  # samples of the largest batch that was checked
         self.bytes_per_sample = (0, 0)  # of a trace: fixed, and for each cotangent
@@ -95,9 +95,9 @@ class Capture:
 
     def check_unmoved(self) -> None:
         """What was made at one point of parameter space must not be used at another."""
-        if self.versions != [p._version for p in self.params.values()]:
+        if self.versions != self._versions():
             raise RuntimeError(
-                "The model's parameters were changed in place since this object was made, so its values would belong "
+                "The model's parameters were changed since this object was made, so its values would belong "
                 "to another point. Make it again (or keep a copy of the model)."
             )
 
@@ -107,6 +107,9 @@ class Capture:
             f = self.network(x)
         check_finite(f)
         return f
+
+    def _versions(self) -> list[tuple[int, int]]:
+        return [(p._version, p.data_ptr()) for p in self.params.values()]
 
     def record(self, x: Inputs) -> Trace:
         """Run the model on a batch with hooks on every layer that has a rule."""
