@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -27,29 +28,39 @@ class Time(NamedTuple):
     cpu: float
 
 
-def single_run(run: Callable[[], Any], limit: float) -> tuple[Time, Any]:
-    """The time of one call, and what it returned.
+def single_run(run: Callable[[], Any], limit: float, count: int = 1) -> tuple[Time, Any]:
+    """The time of one call, and what it returned; the mean of `count` calls where one is too short to measure.
 
     Raises:
-        TimeoutError: when the call takes longer than `limit` seconds.
+        TimeoutError: when it takes longer than `limit` seconds.
     """
     gc.collect()
     with _alarm(limit):
         wall, cpu = time.perf_counter(), time.process_time()
-        result = run()
-        return Time(time.perf_counter() - wall, (time.process_time() - cpu) / THREADS), result
+        for _ in range(count):
+            result = run()
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    return Time(wall / count, cpu / count / THREADS), result
 
 
-def rounds(runs: Mapping[str, Callable[[], Any]], repeats: int, budget: float, limit: float) -> dict[str, list[Time]]:
+def rounds(
+    runs: Mapping[str, Callable[[], Any]],
+    repeats: int,
+    budget: float,
+    limit: float,
+    warm: Mapping[str, Time] | None = None,
+) -> dict[str, list[Time]]:
     """The times of every run, taken in turns, so that what disturbs the machine disturbs all of them.
 
-    A run has its turn until it has its repeats or has used its budget of seconds. Warm up before.
+    A run has its turn until it has its repeats or has used its budget of seconds. Warm up before; with the
+    times of that, a run of less than 20 ms is called as often as fits into them.
     """
+    counts = {name: max(1, min(1000, int(0.02 / warm[name].wall))) if warm else 1 for name in runs}
     times: dict[str, list[Time]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, run in runs.items():
             if sum(t.wall for t in times[name]) < budget:
-                times[name].append(single_run(run, limit)[0])
+                times[name].append(single_run(run, limit, counts[name])[0])
     return times
 
 
@@ -101,7 +112,15 @@ def _multiply(built: Built, v: Tensor) -> None:
 
 
 def _high_water() -> float:
-    """Peak resident megabytes of this process so far."""
+    """Peak resident megabytes of this process so far.
+
+    Linux hands `ru_maxrss` down from the process that started this one, so the kernel's own mark is read
+    where there is one.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -18,7 +18,7 @@ from benchmarks.cases import CASES, Case
 from benchmarks.machine import THREADS, describe
 from benchmarks.peers import LIBRARIES, QUANTITIES, Builder, load
 from benchmarks.report import markdown, text_table
-from benchmarks.session import Effort, measure
+from benchmarks.session import Effort, measure, weigh
 
 RESULTS = Path(__file__).parent / "results"
 QUICK = Effort(repeats=1, budget=1.0, limit=120.0)
@@ -28,6 +28,7 @@ def main() -> None:
     """Parses the command line, measures, writes."""
     args = _arguments()
     effort = QUICK if args.quick else Effort(args.repeats, args.budget, args.limit)
+    parts = {"yes": (measure, weigh), "no": (measure,), "only": (weigh,)}["no" if args.quick else args.memory]
     torch.set_num_threads(THREADS)
     warnings.filterwarnings("ignore")  # the peers' own, of deprecated calls
     args.out.mkdir(parents=True, exist_ok=True)
@@ -35,12 +36,14 @@ def main() -> None:
     libraries, missing = _load(args.only or LIBRARIES)
     for name in args.case or CASES:
         path = args.out / f"{name}.json"
-        result = _earlier(path, CASES[name], partly=args.only or args.quantity)
+        result = _earlier(path, CASES[name], partly=args.only or args.quantity or args.memory == "only")
         result["missing"] = missing
         for quantity in args.quantity or QUANTITIES:
             builders = {lib: builders[quantity] for lib, builders in libraries.items() if quantity in builders}
-            entries = measure(CASES[name], quantity, builders, effort, args.memory and not args.quick)
-            result["quantities"].setdefault(quantity, {}).update(entries)
+            kept = result["quantities"].setdefault(quantity, {})
+            for part in parts:
+                for lib, entry in part(CASES[name], quantity, builders, effort).items():
+                    kept.setdefault(lib, {}).update(entry)
             _write(path, result)
             print(text_table(result, quantity), flush=True)
     (args.out / "README.md").write_text(markdown(args.out))
@@ -51,7 +54,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--case", choices=CASES, action="append", help="may be repeated; all if not given")
     parser.add_argument("--only", choices=LIBRARIES, action="append", help="a library; may be repeated")
     parser.add_argument("--quantity", choices=QUANTITIES, action="append", help="may be repeated")
-    parser.add_argument("--memory", action=argparse.BooleanOptionalAction, default=True, help="peak memory as well")
+    parser.add_argument("--memory", choices=("yes", "no", "only"), default="yes", help="peak memory")
     parser.add_argument("--quick", action="store_true", help="one repeat, no memory: to see that all runs")
     parser.add_argument("--repeats", type=int, default=Effort.repeats)
     parser.add_argument("--budget", type=float, default=Effort.budget, help="seconds for the repeats of a figure")

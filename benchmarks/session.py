@@ -23,8 +23,8 @@ class Effort:
     limit: float = 900.0
 
 
-def measure(case: Case, quantity: str, builders: Mapping[str, Builder], effort: Effort, memory: bool) -> Entries:
-    """Settings, agreement, seconds and megabytes of every library that has the quantity."""
+def measure(case: Case, quantity: str, builders: Mapping[str, Builder], effort: Effort) -> Entries:
+    """Settings, agreement and seconds of every library that has the quantity."""
     entries: Entries = {
         lib: {"setting": best_setting(case.name, quantity, lib), "lazy": builder.lazy}
         for lib, builder in builders.items()
@@ -33,10 +33,16 @@ def measure(case: Case, quantity: str, builders: Mapping[str, Builder], effort: 
     turns = [[lib] for lib in builds] if quantity == "block" else [list(builds)]  # dense blocks: one at a time
     for libraries in turns:
         _time({lib: builds[lib] for lib in libraries}, builders, entries, probe(case.problem().size), effort)
-    if memory:
-        for lib in builds:
-            setting = entries[lib]["setting"]
-            entries[lib]["megabytes"] = peak_memory(case.name, quantity, lib, setting, 3 * effort.limit)
+    return entries
+
+
+def weigh(case: Case, quantity: str, builders: Mapping[str, Builder], effort: Effort) -> Entries:
+    """Peak megabytes of every library that has the quantity."""
+    entries: Entries = {}
+    for lib, builder in builders.items():
+        setting = best_setting(case.name, quantity, lib)
+        megabytes = peak_memory(case.name, quantity, lib, setting, 3 * effort.limit)
+        entries[lib] = {"setting": setting, "lazy": builder.lazy, "megabytes": megabytes}
     return entries
 
 
@@ -84,7 +90,7 @@ def _time(
     enter("build", rounds({lib: partial(rebuild, lib) for lib in builds}, effort.repeats, effort.budget, effort.limit))
     vectors = {lib: b.pack(flat) for lib, b in built.items()}
     for operation in ("solve", "mv", "trace"):
-        runs = {}
+        runs, warm = {}, {}
         for lib, b in built.items():
             method = getattr(b, operation)
             if method is None:
@@ -100,8 +106,8 @@ def _time(
             if first.wall > effort.budget / 4:
                 enter(operation, {lib: [first]})
             else:
-                runs[lib] = run
-        enter(operation, rounds(runs, effort.repeats, effort.budget / 4, effort.limit))
+                runs[lib], warm[lib] = run, first
+        enter(operation, rounds(runs, effort.repeats, effort.budget / 4, effort.limit, warm))
 
 
 def _reason(error: Exception) -> str:

@@ -32,7 +32,9 @@ REPRESENTATIONS = ["Dense", "Diagonal", "BlockDiagonal", "QuasiDiagonal", "KFAC"
 
 # Everything that runs a model must refuse the same models with the same words.
 RUNS: dict[str, Callable[[nn.Module, Tensor], object]] = {
-    "jacobian": lambda model, x: tt.jacobian(model, x),
+    "jacobian": lambda model, x: tt.jacobian(model, x).dense(),
+    "J @": lambda model, x: tt.jacobian(model, x) @ torch.ones(sum(p.numel() for p in model.parameters())).double(),
+    "J.T @": lambda model, x: tt.jacobian(model, x).T @ torch.ones(len(x), 2).double(),
     "hessian": lambda model, x: tt.hessian(model, (x, torch.zeros(len(x), dtype=torch.long)), F.cross_entropy),
 } | {name: lambda model, x, name=name: tt.fisher(model, (x, None), getattr(tt, name)) for name in REPRESENTATIONS}
 every_run = pytest.mark.parametrize("run", RUNS.values(), ids=RUNS.keys())

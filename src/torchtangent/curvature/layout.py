@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from torchtangent.jacobians.factors import LayerJacobian, Outer
+from torchtangent.jacobians.factors import Dense, LayerJacobian, Outer
 from torchtangent.operators import Segment, Space
 
 
 def matrix_segments(space: Space, name: str, layer: LayerJacobian, units: int) -> list[Segment]:
     """The segments (units, inputs) of a weight: one, or one for each group of a convolution."""
     start, numel = space.offsets[name], layer.shape.numel()
-    if not isinstance(layer, Outer):
+    if not (isinstance(layer, Outer | Dense) and layer.order):
         return [Segment(start, (units, numel // units), (0, 1))]
     G = layer.groups
     group = (layer.shape[0] // G, *layer.shape[1:])

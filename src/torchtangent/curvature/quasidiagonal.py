@@ -18,7 +18,7 @@ from torchtangent.curvature.representation import (
     Scope,
     Side,
 )
-from torchtangent.jacobians.factors import LayerJacobian, Outer
+from torchtangent.jacobians.factors import Dense, LayerJacobian, Outer
 from torchtangent.operators import ArrowheadOperator, Place, Segment, Space
 
 
@@ -52,7 +52,8 @@ class ArrowheadSum(Accumulator):
 
     def update(self, layers: Layers) -> None:
         weight, bias = layers[self.weight], layers[self.bias]
-        if self.diagonal is None and not isinstance(weight, Outer) and weight.shape[: len(bias.shape)] != bias.shape:
+        rows_known = isinstance(weight, Outer | Dense) and weight.order
+        if self.diagonal is None and not rows_known and weight.shape[: len(bias.shape)] != bias.shape:
             self.diagonal = DiagonalSum(self.space, [self.weight, self.bias])
         if self.diagonal is not None:
             self.diagonal.update(layers)
@@ -80,6 +81,8 @@ def _squares(weight: LayerJacobian, bias: LayerJacobian) -> Float[Tensor, "O I"]
     """Σ_nc J_w², a row for each unit."""
     if isinstance(weight, Outer):
         return weight.square_sum_matrix().flatten(0, 1)
+    if isinstance(weight, Dense) and weight.order:
+        return weight.matrix().square().sum((0, 1))
     return weight.square_sum().reshape(bias.shape.numel(), -1)
 
 
@@ -89,5 +92,5 @@ def _edge(weight: LayerJacobian, bias: LayerJacobian) -> Float[Tensor, "O I"]:
     if isinstance(weight, Outer):
         d = torch.einsum("ngcso,ncgo->ngso", weight.d, b.unflatten(2, (weight.groups, -1)))
         return torch.einsum("ngso,ngsi->goi", d, weight.a).flatten(0, 1)
-    w = weight.dense().reshape(*b.shape, -1)
+    w = weight.matrix() if isinstance(weight, Dense) and weight.order else weight.dense().reshape(*b.shape, -1)
     return torch.einsum("ncoi,nco->oi", w, b)

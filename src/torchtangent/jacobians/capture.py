@@ -19,10 +19,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.nn.modules.conv import _ConvTransposeNd
 
 from torchtangent.jacobians import fallback
 from torchtangent.jacobians.call import Network, undisturbed
-from torchtangent.jacobians.factors import LayerJacobian, Outer, Scale, merge, zero
+from torchtangent.jacobians.factors import Dense, LayerJacobian, Outer, Scale, merge, zero
 from torchtangent.jacobians.inputs import (
     Inputs,
     Output,
@@ -208,6 +209,7 @@ class Trace:
         found: dict[str, LayerJacobian] = {}
         if rest:
             found.update(self._fall_back(sorted(rest), cotangents))
+            _orient(found, self.capture)
         for name, p in params.items():
             if name not in found:
                 found[name] = merge(pieces[name]) if pieces[name] else zero(n, c, _wide(p.detach()))
@@ -265,6 +267,16 @@ class Trace:
                         f"torch cannot vectorize this model ({str(error).strip().splitlines()[0][:200]}).",
                     )
             return fallback.looped(f, chosen, self.x, cotangents)
+
+
+def _orient(found: dict[str, LayerJacobian], capture: Capture) -> None:
+    """Note which axis of a weight counts the layer's units where it is not the first."""
+    names = {id(p): name for name, p in capture.params.items()}
+    for module in capture.model.modules():
+        name = names.get(id(module._parameters.get("weight")), "")
+        layer = found.get(name)
+        if isinstance(module, _ConvTransposeNd) and isinstance(layer, Dense):
+            found[name] = replace(layer, groups=module.groups, order=(1, 0, *range(2, len(layer.shape))))
 
 
 def _matrix_and_bias(module: nn.Module) -> list[tuple[str, nn.Parameter | None]]:

@@ -227,10 +227,20 @@ class Lookup(LayerJacobian):
 
 @dataclass(frozen=True, eq=False)
 class Dense(LayerJacobian):
-    """J itself, where nothing better is known."""
+    """J itself, where nothing better is known. `groups` and `order` say how a weight is a matrix, as in `Outer`."""
 
     d: Float[Tensor, "N C *P"]
     shape: torch.Size
+    groups: int = 1
+    order: tuple[int, ...] = ()
+
+    def matrix(self) -> Float[Tensor, "N C O I"]:
+        """J with a row for each unit of the layer."""
+        if not self.order:
+            return self.d.reshape(*self.d.shape[:2], self.shape[0], -1)
+        grouped = self.d.unflatten(2, (self.groups, -1))
+        ordered = grouped.permute(0, 1, 2, *(3 + i for i in self.order))
+        return ordered.flatten(4).flatten(2, 3)
 
     @property
     def outputs(self) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchtangent.jacobians.call import undisturbed
 from torchtangent.jacobians.capture import Capture
-from torchtangent.jacobians.inputs import Inputs, batch_size, take
+from torchtangent.jacobians.inputs import Inputs, batch_size, check_finite, take
 
 Tangent = dict[str, Tensor]
 Way = Callable[[Capture, Inputs, Tangent], tuple[Tensor, Tensor]]
@@ -22,6 +22,7 @@ def pull(capture: Capture, x: Inputs, u: Float[Tensor, "N *out"]) -> Tangent:
     params = capture.params
     with undisturbed():
         f = capture.network(x)
+        check_finite(f.detach())
         if not f.requires_grad:
             return {name: torch.zeros_like(p, requires_grad=False) for name, p in params.items()}
         grads = torch.autograd.grad(f, list(params.values()), u.view_as(f), allow_unused=True, materialize_grads=True)
@@ -45,7 +46,9 @@ def push(capture: Capture, x: Inputs, v: Tangent) -> tuple[Float[Tensor, "N *out
                 "forward-mode",
                 f"J @ v takes {how} (exact, but slower): forward mode does not do for this model.",
             )
-    return capture.push(capture, x, v)
+    f, w = capture.push(capture, x, v)
+    check_finite(f)
+    return f, w
 
 
 def _has_padding(capture: Capture) -> bool:
