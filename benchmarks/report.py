@@ -52,7 +52,7 @@ def time_rows(result: dict[str, Any], quantity: str) -> list[Row]:
         if times:
             values = {lib: t["median"] for lib, t in times.items()}
             target = _target(result["case"], quantity, operation)
-            rows.append(Row(quantity, operation, values, target, _fastest_peer(values)))
+            rows.append(Row(quantity, operation, values, target, _fastest_peer(values, result, quantity)))
     return rows
 
 
@@ -132,15 +132,15 @@ def _notes(result: dict[str, Any], quantity: str) -> list[str]:
         for key in ("failed", "solve failed", "mv failed", "trace failed"):
             if key in entry:
                 notes.append(f"{lib} {key}: {entry[key]}")
-        if "failed" in entry.get("megabytes", {}):
+        if "failed" in entry.get("megabytes", {}) and "failed" not in entry:
             notes.append(f"{lib} memory failed: {entry['megabytes']['failed']}")
         check = entry.get("check", {})
         if check.get("differs"):
-            notes.append(f"{lib} values not compared: {check['differs']}")
+            notes.append(f"{lib} computes another matrix, and is not compared with: {check['differs']}")
         elif check.get("ok") is False:
             far = [f"{k} by {v['distance']:.1e} from {v['from']}" for k, v in check.items() if isinstance(v, dict)]
             notes.append(f"{lib} DOES NOT AGREE: {', '.join(far)}")
-        setting = entry["setting"]
+        setting = entry.get("setting", {"batch": None, "options": {}})
         words = [f"batches of {setting['batch']}"] if setting["batch"] else []
         words += [f"{k}={v}" for k, v in setting["options"].items()]
         if words:
@@ -160,13 +160,16 @@ def _entries(result: dict[str, Any], quantity: str, operation: str, what: str) -
     return {
         lib: entry[what][operation]
         for lib, entry in result["quantities"].get(quantity, {}).items()
-        if operation in entry.get(what, {}) and not (operation == "build" and quantity != "implicit" and entry["lazy"])
+        if operation in entry.get(what, {})
+        and not (operation == "build" and quantity != "implicit" and entry.get("lazy"))
     }
 
 
-def _fastest_peer(values: dict[str, float]) -> str | None:
-    peers = {lib: v for lib, v in values.items() if lib != OURS}
-    return min(peers, key=lambda lib: peers[lib]) if peers else None
+def _fastest_peer(values: dict[str, float], result: dict[str, Any], quantity: str) -> str | None:
+    """Among the peers that compute the same matrix as we do."""
+    entries = result["quantities"][quantity]
+    peers = [lib for lib in values if lib != OURS and entries[lib].get("check", {}).get("ok") is not None]
+    return min(peers, key=lambda lib: values[lib]) if peers else None
 
 
 def _libraries(result: dict[str, Any]) -> list[str]:

@@ -28,7 +28,6 @@ def main() -> None:
     """Parses the command line, measures, writes."""
     args = _arguments()
     effort = QUICK if args.quick else Effort(args.repeats, args.budget, args.limit)
-    parts = {"yes": (measure, weigh), "no": (measure,), "only": (weigh,)}["no" if args.quick else args.memory]
     torch.set_num_threads(THREADS)
     warnings.filterwarnings("ignore")  # the peers' own, of deprecated calls
     args.out.mkdir(parents=True, exist_ok=True)
@@ -40,10 +39,12 @@ def main() -> None:
         result["missing"] = missing
         for quantity in args.quantity or QUANTITIES:
             builders = {lib: builders[quantity] for lib, builders in libraries.items() if quantity in builders}
-            kept = result["quantities"].setdefault(quantity, {})
-            for part in parts:
-                for lib, entry in part(CASES[name], quantity, builders, effort).items():
-                    kept.setdefault(lib, {}).update(entry)
+            kept: dict[str, Any] = result["quantities"].setdefault(quantity, {})
+            if args.memory != "only":
+                kept |= measure(CASES[name], quantity, builders, effort)
+            if args.memory != "no":
+                for lib, megabytes in weigh(CASES[name], quantity, builders, effort).items():
+                    kept.setdefault(lib, {})["megabytes"] = megabytes
             _write(path, result)
             print(text_table(result, quantity), flush=True)
     (args.out / "README.md").write_text(markdown(args.out))
@@ -60,7 +61,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=Effort.budget, help="seconds for the repeats of a figure")
     parser.add_argument("--limit", type=float, default=Effort.limit, help="seconds for one call")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.quick:
+        args.memory = "no"
+    return args
 
 
 def _load(names: Iterable[str]) -> tuple[dict[str, dict[str, Builder]], dict[str, str]]:

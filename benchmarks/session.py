@@ -36,14 +36,12 @@ def measure(case: Case, quantity: str, builders: Mapping[str, Builder], effort: 
     return entries
 
 
-def weigh(case: Case, quantity: str, builders: Mapping[str, Builder], effort: Effort) -> Entries:
-    """Peak megabytes of every library that has the quantity."""
-    entries: Entries = {}
-    for lib, builder in builders.items():
-        setting = best_setting(case.name, quantity, lib)
-        megabytes = peak_memory(case.name, quantity, lib, setting, 3 * effort.limit)
-        entries[lib] = {"setting": setting, "lazy": builder.lazy, "megabytes": megabytes}
-    return entries
+def weigh(case: Case, quantity: str, builders: Mapping[str, Builder], effort: Effort) -> dict[str, dict[str, Any]]:
+    """Peak megabytes of every library that has the quantity, each in its best configuration."""
+    return {
+        lib: peak_memory(case.name, quantity, lib, best_setting(case.name, quantity, lib), 3 * effort.limit)
+        for lib in builders
+    }
 
 
 def _compare(

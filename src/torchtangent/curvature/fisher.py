@@ -67,7 +67,6 @@ def fisher(
     if isinstance(chosen, Implicit):
         source.look()
         product = FisherProduct(capture, source.batches, pulled)
-        product.keep()
         return implicit(capture, product).on(capture.space)
 
     total = chosen.start(Scope(capture.space, capture.space.names, capture.tied))

@@ -16,12 +16,13 @@ from torchtangent.curvature.representation import Accumulator, Representation, S
 from torchtangent.jacobians.call import undisturbed
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Inputs, batch_size
-from torchtangent.jacobians.products import Linearized, can_keep, pull, push
+from torchtangent.jacobians.products import Linearized, linearized, pull, push
 from torchtangent.operators import ImplicitOperator
 
 Loss = Callable[[Tensor, Any], Tensor]
 _BUDGET = 256 << 20  # bytes of activations at a time
 _KEPT = 64 << 20  # bytes of graphs that are kept between products
+_PATIENCE = 4  # products after which it pays to keep them
 
 
 @dataclass(frozen=True)
@@ -35,17 +36,21 @@ class Implicit(Representation):
 class FisherProduct:
     """V ↦ F V, a sweep over the data for each product.
 
-    Data that fits into a small budget is linearized once and kept, which saves the forward passes of later products.
+    After a few products, data that fits into a small budget is linearized and kept, which saves later forward passes.
     """
 
     def __init__(self, capture: Capture, batches: Batches, cotangents: Cotangents) -> None:
         self.capture, self.batches, self.cotangents = capture, batches, cotangents
-        self._kept: list[tuple[Linearized, Tensor]] | None = None
+        self._kept: list[tuple[Linearized, Tensor]] = []
+        self._products = 0
 
     def __call__(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
         total, n = torch.zeros_like(V), 0
         tangents = [self.capture.space.split(column.contiguous()) for column in V.unbind(1)]
-        if self._kept is not None:
+        self._products += 1
+        if self._products == _PATIENCE:
+            self._keep()
+        if self._kept:
             self.capture.check_unmoved()
             for linear, root in self._kept:
                 n += root.shape[1]
@@ -63,15 +68,15 @@ class FisherProduct:
                 total[:, k] += _flat(pull(self.capture, x, _weigh(u, w)))
         return total / n
 
-    def keep(self) -> None:
-        """Linearize the data now and keep it, if it is small and the model allows it."""
+    def _keep(self) -> None:
+        """Linearize the data and keep it, if it is small and the model allows it."""
         kept: list[tuple[Linearized, Tensor]] = []
         pulled, size = self.cotangents.start(), 0
         for x, y in self.batches.pieces(self._size):
             size += batch_size(x) * 2 * sum(self.capture.bytes_per_sample)
-            if size > self.capture.budget(_KEPT) or (not kept and not can_keep(self.capture, x)):
+            linear = linearized(self.capture, x) if size <= self.capture.budget(_KEPT) else None
+            if linear is None:
                 return
-            linear = Linearized(self.capture, x)
             kept.append((linear, pulled(linear.outputs, y)))
         self._kept = kept
 

@@ -60,18 +60,25 @@ def _has_padding(capture: Capture) -> bool:
 
 def _works(way: Way, capture: Capture, x: Inputs) -> bool:
     """Whether a way runs and is the adjoint of `pull`."""
+    try:
+        return _adjoint(capture, lambda v: way(capture, x, v), lambda u: pull(capture, x, u))
+    except (NotImplementedError, RuntimeError):
+        return False
+
+
+def _adjoint(
+    capture: Capture, forth: Callable[[Tangent], tuple[Tensor, Tensor]], back: Callable[[Tensor], Tangent]
+) -> bool:
+    """Whether ⟨u, Jv⟩ = ⟨Jᵀu, v⟩ for random u and v."""
     generator = torch.Generator().manual_seed(0)
 
     def noise(like: Tensor) -> Tensor:
         return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
 
     v = {name: noise(p.detach()) for name, p in capture.params.items()}
-    try:
-        f, w = way(capture, x, v)
-    except (NotImplementedError, RuntimeError):
-        return False
+    f, w = forth(v)
     u = noise(f)
-    terms = torch.stack([(g * v[name]).sum() for name, g in pull(capture, x, u).items()])
+    terms = torch.stack([(g * v[name]).sum() for name, g in back(u).items()])
     size = terms.abs().sum() + (u * w).abs().sum()
     return bool(((u * w).sum() - terms.sum()).abs() <= torch.finfo(f.dtype).eps ** 0.5 * size)
 
@@ -90,55 +97,15 @@ def _forward(capture: Capture, x: Inputs, v: Tangent) -> tuple[Tensor, Tensor]:
 
 
 def _twice_reverse(capture: Capture, x: Inputs, v: Tangent) -> tuple[Tensor, Tensor]:
-    kept = Linearized(capture, x)
-    return kept.outputs, kept.push(v)
-
-
-class Linearized:
-    """The graphs of f and of u ↦ Jᵀu at a batch, kept: J v and Jᵀu without running the model again.
-
-    u ↦ Jᵀu is linear in u, so its own transpose is v ↦ J v.
-    """
-
-    def __init__(self, capture: Capture, x: Inputs) -> None:
-        self.params = capture.params
-        with undisturbed():
-            self._f = capture.network(x)
-            self._u = torch.zeros_like(self._f, requires_grad=True)
-            self._grads = torch.autograd.grad(
-                self._f, list(self.params.values()), self._u, create_graph=True, allow_unused=True
-            )
-
-    @property
-    def outputs(self) -> Float[Tensor, "N *out"]:
-        return self._f.detach()
-
-    def push(self, v: Tangent) -> Float[Tensor, "N *out"]:
-        """J v."""
-        pairs = [(g, t) for g, t in zip(self._grads, v.values(), strict=True) if g is not None and g.requires_grad]
+    """u ↦ Jᵀu is linear in u, so its own transpose is v ↦ J v."""
+    with undisturbed():
+        f = capture.network(x)
+        u = torch.zeros_like(f, requires_grad=True)
+        grads = torch.autograd.grad(f, list(capture.params.values()), u, create_graph=True, allow_unused=True)
+        pairs = [(g, t) for g, t in zip(grads, v.values(), strict=True) if g is not None and g.requires_grad]
         columns, tangents = [g for g, _ in pairs], [t for _, t in pairs]
-        with undisturbed():
-            return torch.autograd.grad(
-                columns, self._u, tangents, retain_graph=True, allow_unused=True, materialize_grads=True
-            )[0].detach()
-
-    def pull(self, u: Float[Tensor, "N *out"]) -> Tangent:
-        """Jᵀu."""
-        with undisturbed():
-            grads = torch.autograd.grad(
-                self._f,
-                list(self.params.values()),
-                u.view_as(self._f),
-                retain_graph=True,
-                allow_unused=True,
-                materialize_grads=True,
-            )
-        return {name: g.to_dense() if g.is_sparse else g for name, g in zip(self.params, grads, strict=True)}
-
-
-def can_keep(capture: Capture, x: Inputs) -> bool:
-    """Whether `Linearized` is exact for this model."""
-    return _works(_twice_reverse, capture, take(x, slice(0, min(2, batch_size(x)))))
+        w = torch.autograd.grad(columns, u, tangents, allow_unused=True, materialize_grads=True)[0]
+    return f.detach(), w.detach()
 
 
 def _by_layers(capture: Capture, x: Inputs, v: Tangent) -> tuple[Tensor, Tensor]:
@@ -147,3 +114,52 @@ def _by_layers(capture: Capture, x: Inputs, v: Tangent) -> tuple[Tensor, Tensor]
     layers = trace.pull(trace.units())
     w = sum(layer.flat() @ v[name].flatten() for name, layer in layers.items())
     return f, torch.as_tensor(w).view_as(f)
+
+
+class Linearized:
+    """The model's derivative at a batch, kept: J v and Jᵀu without running the model again.
+
+    J v replays the traced tangent of the forward pass, Jᵀu the graph of the backward pass. Tracing costs some tenths of
+    a second, so it is for many products. Raises where torch cannot trace the model.
+    """
+
+    def __init__(self, capture: Capture, x: Inputs) -> None:
+        self.params = capture.params
+        keys = [id(p) for p in self.params.values()]
+
+        def f(*values: Tensor) -> Tensor:
+            return capture.network(x, dict(zip(keys, values, strict=True)))
+
+        with undisturbed():
+            self._f = capture.network(x)
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's own, about tracing
+                self._tangent = torch.func.linearize(f, *(p.detach() for p in self.params.values()))[1]
+
+    @property
+    def outputs(self) -> Float[Tensor, "N *out"]:
+        return self._f.detach()
+
+    def push(self, v: Tangent) -> Float[Tensor, "N *out"]:
+        """J v."""
+        with undisturbed(), torch.no_grad():
+            return self._tangent(*v.values())
+
+    def pull(self, u: Float[Tensor, "N *out"]) -> Tangent:
+        """Jᵀu."""
+        values = list(self.params.values())
+        with undisturbed():
+            grads = torch.autograd.grad(
+                self._f, values, u.view_as(self._f), retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+        return {name: g.to_dense() if g.is_sparse else g for name, g in zip(self.params, grads, strict=True)}
+
+
+def linearized(capture: Capture, x: Inputs) -> Linearized | None:
+    """`Linearized`, or None where torch cannot trace the model or its two halves are not adjoint."""
+    try:
+        kept = Linearized(capture, x)
+        adjoint = _adjoint(capture, lambda v: (kept.outputs, kept.push(v)), kept.pull)
+    except Exception:  # tracing fails in many ways; the plain products remain
+        return None
+    return kept if adjoint else None
