@@ -30,8 +30,9 @@ format: .venv/installed
 fuzz: .venv/installed
 	FUZZ_EXAMPLES=$(N) $(BIN)/pytest -q tests/test_fuzz.py
 
-bench: .venv/bench-installed
-	$(BIN)/python -m benchmarks.run
+# Us and the peers in an environment of its own; ARGS="--quick" to see that all runs.
+bench: .bench-venv/installed
+	.bench-venv/bin/python -m benchmarks.run $(ARGS)
 
 docs: .venv/installed
 	$(BIN)/pip install -q -c constraints.txt ".[docs]"
@@ -42,9 +43,10 @@ docs: .venv/installed
 	$(BIN)/pip install -q -c constraints.txt -e ".[lab,test]"
 	touch $@
 
-.venv/bench-installed: .venv/installed
-	$(BIN)/pip install -q -c constraints.txt -e ".[bench]"
+.bench-venv/installed: pyproject.toml constraints.txt
+	test -d .bench-venv || $(PYTHON) -m venv .bench-venv
+	.bench-venv/bin/pip install -q -c constraints.txt -e ".[bench]"
 	touch $@
 
 clean:
-	rm -rf .venv build dist runs report site
+	rm -rf .venv .bench-venv build dist runs report site

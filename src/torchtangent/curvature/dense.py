@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtangent.curvature.moments import add_gram
+from torchtangent.curvature.moments import add_gram, mirror
 from torchtangent.curvature.representation import Accumulator, Blocks, Layers, Representation, Scope, in_a_row
 from torchtangent.operators import DenseOperator, Space
 
@@ -36,5 +36,4 @@ class DenseSum(Accumulator):
 
     def finish(self, n: int) -> Blocks:
         assert self.total is not None
-        lower = self.total.tril_().div_(n)
-        return [(self.place, DenseOperator(lower + lower.tril(-1).T))]
+        return [(self.place, DenseOperator(mirror(self.total.div_(n))))]

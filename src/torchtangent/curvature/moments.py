@@ -22,6 +22,17 @@ def add_gram(total: Float[Tensor, "I I"], rows: Float[Tensor, "R I"]) -> None:
         total[i:end, :end].addmm_(rows[:, i:end].T, rows[:, :end])
 
 
+def mirror(lower: Float[Tensor, "I I"]) -> Float[Tensor, "I I"]:
+    """Write the lower triangle over the upper one, in place, and return the symmetric matrix."""
+    n = len(lower)
+    for i in range(0, n, _BLOCK):
+        end = min(i + _BLOCK, n)
+        corner = lower[i:end, i:end]
+        corner.copy_(corner.tril() + corner.tril(-1).T)
+        lower[:i, i:end] = lower[i:end, :i].T
+    return lower
+
+
 class Moment:
     """Σ_r r rᵀ for rows of length n; G groups have one each.
 
@@ -61,6 +72,4 @@ class Moment:
         """`scale` times the sum, one operator for each group."""
         if self.total is None:
             return [LowRankOperator(torch.cat(self.rows) * math.sqrt(scale))]
-        lower = self.total.tril() * scale
-        full = lower + lower.tril(-1).transpose(1, 2)
-        return [DenseOperator(m) for m in full]
+        return [DenseOperator(mirror(total * scale)) for total in self.total]

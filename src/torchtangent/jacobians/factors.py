@@ -133,8 +133,12 @@ class Outer(LayerJacobian):
                 dd[_off_diagonal(S)] *= 2
                 total.baddbmm_(dd.flatten(1, 2).mT, aa.flatten(1, 2))
         else:
+            buffer = None  # one for all pieces: fresh memory costs more than the product
             for part in self.chunks(G * C * O * I * item):
-                total += part.form().square_().sum((0, 2))
+                d = part.d.transpose(3, 4).reshape(-1, C * O, S)
+                buffer = d.new_empty(len(d), C * O, I) if buffer is None else buffer
+                J = torch.bmm(d, part.a.reshape(-1, S, I), out=buffer[: len(d)])
+                total += J.square_().view(-1, G, C, O, I).sum((0, 2))
         return total
 
     def magnitude(self) -> LayerJacobian:
