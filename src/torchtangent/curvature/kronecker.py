@@ -128,10 +128,10 @@ def input_rows(a: Float[Tensor, "N G S I"]) -> Float[Tensor, "G R I"]:
 
 
 def cotangent_rows(d: Float[Tensor, "N G C S O"]) -> Float[Tensor, "G R O"]:
-    """One row for each sample, output and location."""
+    """One row for each output, sample and location (cotangents are stored with the outputs first)."""
     if d.stride(4) == 1:
-        return d.transpose(0, 1).reshape(d.shape[1], -1, d.shape[4])
-    return d.permute(1, 4, 0, 2, 3).reshape(d.shape[1], d.shape[4], -1).transpose(1, 2)
+        return d.permute(1, 2, 0, 3, 4).reshape(d.shape[1], -1, d.shape[4])
+    return d.permute(1, 4, 2, 0, 3).reshape(d.shape[1], d.shape[4], -1).transpose(1, 2)
 
 
 def _rotate_inputs(a: Float[Tensor, "N G S I"], bases: tuple[Basis, ...]) -> Float[Tensor, "N G S r"]:
@@ -146,9 +146,9 @@ def _rotate_cotangents(d: Float[Tensor, "N G C S O"], bases: tuple[Basis, ...]) 
     N, G, C, S, _ = d.shape
     Q = torch.stack([matrix_of(b, d) for b in bases])
     if d.stride(4) == 1:
-        return (d.transpose(0, 1).reshape(G, N * C * S, -1) @ Q).view(G, N, C, S, -1).transpose(0, 1)
-    stored = d.permute(1, 0, 2, 4, 3).reshape(G, N * C, -1, S)
-    return (Q.mT.unsqueeze(1) @ stored).view(G, N, C, -1, S).permute(1, 0, 2, 4, 3)
+        return (cotangent_rows(d) @ Q).view(G, C, N, S, -1).permute(2, 0, 1, 3, 4)
+    stored = d.permute(1, 2, 0, 4, 3).reshape(G, C * N, -1, S)
+    return (Q.mT.unsqueeze(1) @ stored).view(G, C, N, -1, S).permute(2, 0, 1, 4, 3)
 
 
 def matrix_of(basis: Basis, like: Tensor) -> Float[Tensor, "n r"]:

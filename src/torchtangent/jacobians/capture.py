@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -69,6 +69,7 @@ class Capture:
         self.tied = {name for name, p in self.params.items() if self.network.names_of(p) > 1}
         self.uncovered: set[str] = set()  # parameters that only the fallback gets right
         self.loop = False  # the fallback cannot vectorize over samples
+        self.batched = True  # backward passes of all cotangents can run as one
         self.push: Callable | None = None  # how J v is computed for this model (see products.py)
         self.versions = self._versions()
         self.signatures: set[tuple] = set()  # the patterns of use that were checked
@@ -216,19 +217,16 @@ class Trace:
         return {name: found[name] for name in params}
 
     def _backward(self, cotangents: Float[Tensor, "C N *out"]) -> list[Tensor]:
-        """∂(u·f)/∂y, (rows, C, *y), for every recorded use: one backward pass for each cotangent."""
+        """∂(u·f)/∂y, (rows, C, *y), for every recorded use, stored with the cotangents first."""
         if not self.uses:
             return []
         edges = [u.edge for u in self.uses]
-        found = [cotangents.new_empty(u.shape[0], len(cotangents), *u.shape[1:]) for u in self.uses]
         with undisturbed():
-            for i, u in enumerate(cotangents):
-                grads = torch.autograd.grad(self.graph_outputs, edges, u, retain_graph=True, allow_unused=True)
-                for buffer, grad in zip(found, grads, strict=True):
-                    if grad is None:
-                        buffer[:, i].zero_()
-                    else:
-                        buffer[:, i] = grad
+            grads = self._all_at_once(edges, cotangents) or self._one_by_one(edges, cotangents)
+        found = [
+            cotangents.new_zeros(u.shape[0], len(cotangents), *u.shape[1:]) if g is None else g.transpose(0, 1)
+            for u, g in zip(self.uses, grads, strict=True)
+        ]
         for use, d in zip(self.uses, found, strict=True):
             if not torch.isfinite(d.sum()) and not torch.isfinite(d).all():
                 names = ", ".join(use.names.values())
@@ -237,6 +235,33 @@ class Trace:
                     "although the output is finite (as √x has at 0)."
                 )
         return [_wide(d) for d in found]
+
+    def _all_at_once(self, edges: list[GradientEdge], cotangents: Tensor) -> Sequence[Tensor | None] | None:
+        """One backward pass with the cotangents as a further axis, or None where torch cannot vectorize it."""
+        if not self.capture.batched:
+            return None
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="There is a performance drop")
+            try:
+                return torch.autograd.grad(
+                    self.graph_outputs, edges, cotangents, retain_graph=True, allow_unused=True, is_grads_batched=True
+                )
+            except (RuntimeError, NotImplementedError, UserWarning):
+                self.capture.batched = False
+                return None
+
+    def _one_by_one(self, edges: list[GradientEdge], cotangents: Tensor) -> Sequence[Tensor | None]:
+        """One backward pass for each cotangent."""
+        found: list[Tensor | None] = [None] * len(edges)
+        for i, u in enumerate(cotangents):
+            grads = torch.autograd.grad(self.graph_outputs, edges, u, retain_graph=True, allow_unused=True)
+            for j, grad in enumerate(grads):
+                if grad is not None:
+                    buffer = found[j]
+                    if buffer is None:
+                        buffer = found[j] = grad.new_empty(len(cotangents), *grad.shape)
+                    buffer[i] = grad
+        return found
 
     def gradient(self, u: Float[Tensor, "N *out"]) -> dict[str, Tensor]:
         """Jᵀu by autograd, parameter by parameter."""
