@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 N ?= 2000
 
-.PHONY: report smoke test fuzz lint format bench docs clean
+.PHONY: report smoke test fuzz lint format bench bench-ntk docs clean
 
 # The lab at smoke scale: every study in the budget of three minutes, then one HTML page.
 report: .venv/installed
@@ -34,6 +34,10 @@ fuzz: .venv/installed
 bench: .bench-venv/installed
 	.bench-venv/bin/python -m benchmarks.run $(ARGS)
 
+# The tangent kernel; neural-tangents in an environment of its own.
+bench-ntk: .bench-venv/installed .bench-nt-venv/installed
+	.bench-venv/bin/python -m benchmarks.ntk.run $(ARGS)
+
 docs: .venv/installed
 	$(BIN)/pip install -q -c constraints.txt ".[docs]"
 	$(BIN)/pdoc --math --output-dir site torchtangent
@@ -48,5 +52,10 @@ docs: .venv/installed
 	.bench-venv/bin/pip install -q -c constraints.txt -e ".[bench]"
 	touch $@
 
+.bench-nt-venv/installed: benchmarks/ntk/requirements.txt
+	test -d .bench-nt-venv || $(PYTHON) -m venv .bench-nt-venv
+	.bench-nt-venv/bin/pip install -q -r benchmarks/ntk/requirements.txt
+	touch $@
+
 clean:
-	rm -rf .venv .bench-venv build dist runs report site
+	rm -rf .venv .bench-venv .bench-nt-venv build dist runs report site

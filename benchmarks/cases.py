@@ -87,14 +87,14 @@ class ResidualBlock(nn.Module):
         return self.relu2(y + self.shortcut(x))
 
 
-def resnet18() -> nn.Module:
+def resnet18(outputs: int = 10) -> nn.Module:
     """ResNet18 with the CIFAR stem and no normalization: 11,164,352 weights of convolutions and 5,130 of the head."""
     layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.ReLU()]
     width_in = 64
     for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
         layers += [ResidualBlock(width_in, width, stride), ResidualBlock(width, width, 1)]
         width_in = width
-    return nn.Sequential(*layers, nn.AvgPool2d(4), nn.Flatten(), nn.Linear(512, 10))
+    return nn.Sequential(*layers, nn.AvgPool2d(4), nn.Flatten(), nn.Linear(512, outputs))
 
 
 def tiny() -> nn.Module:

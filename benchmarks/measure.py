@@ -2,7 +2,6 @@
 
 import gc
 import json
-import resource
 import signal
 import statistics
 import subprocess
@@ -10,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +16,7 @@ from torch import Tensor
 
 from benchmarks.cases import CASES, TINY, Problem
 from benchmarks.machine import THREADS
+from benchmarks.memory import high_water
 from benchmarks.peers import Builder, Built, load
 
 
@@ -99,29 +98,16 @@ def _measure_memory(case: str, quantity: str, library: str, setting: dict[str, A
     build = prepare(builder, problem, options)
     v = torch.ones(problem.size)
     gc.collect()
-    before = _high_water()
+    before = high_water()
     built = build()
-    marks = {"build": _high_water() - before}
+    marks = {"build": high_water() - before}
     _multiply(built, v)
-    return marks | {"mv": _high_water() - before}
+    return marks | {"mv": high_water() - before}
 
 
 def _multiply(built: Built, v: Tensor) -> None:
     if built.mv is not None:
         built.mv(built.pack(v))
-
-
-def _high_water() -> float:
-    """Peak resident megabytes of this process so far.
-
-    Linux hands `ru_maxrss` down from the process that started this one, so the kernel's own mark is read
-    where there is one.
-    """
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import warnings
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ import torch
 from jaxtyping import install_import_hook
 
 # Every annotated function of the library checks its shapes while the tests run.
-install_import_hook("torchtangent", "beartype.beartype")
+if importlib.util.find_spec("beartype"):
+    install_import_hook("torchtangent", "beartype.beartype")
 
 
 def pytest_configure(config: pytest.Config) -> None:

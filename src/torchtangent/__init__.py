@@ -3,6 +3,7 @@
 Everything is a contraction of one object, the Jacobian J of a network's outputs with respect to its parameters:
 
     J = tt.jacobian(model, x)                                  # J @ v, J.T @ u, J.dense(), J.layers
+    K = tt.ntk(model, x)                                       # (N, N, C, C), in tiles, J never formed
     F = tt.fisher(model, loader, tt.EKFAC)                     # F @ v, F.solve(v, damping=1e-3), F.trace(), …
     H = tt.hessian(model, loader, torch.nn.functional.cross_entropy)
 """
@@ -20,6 +21,7 @@ from torchtangent.curvature import (
     hessian,
 )
 from torchtangent.jacobians import Jacobian, TangentWarning, jacobian
+from torchtangent.kernel import flatten, load_kernel, ntk
 from torchtangent.operators import Operator, load
 
 __version__ = "0.1.0"
@@ -37,7 +39,10 @@ __all__ = [
     "QuasiDiagonal",
     "TangentWarning",
     "fisher",
+    "flatten",
     "hessian",
     "jacobian",
     "load",
+    "load_kernel",
+    "ntk",
 ]

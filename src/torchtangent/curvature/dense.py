@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtangent.curvature.moments import add_gram, mirror
 from torchtangent.curvature.representation import Accumulator, Blocks, Layers, Representation, Scope, in_a_row
 from torchtangent.operators import DenseOperator, Space
+from torchtangent.operators.symmetric import add_gram, reflect
 
 
 @dataclass(frozen=True)
@@ -36,4 +36,4 @@ class DenseSum(Accumulator):
 
     def finish(self, n: int) -> Blocks:
         assert self.total is not None
-        return [(self.place, DenseOperator(mirror(self.total.div_(n))))]
+        return [(self.place, DenseOperator(reflect(self.total.div_(n))))]

@@ -9,28 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.operators import DenseOperator, LowRankOperator, Operator
-
-_BLOCK = 128
-
-
-def add_gram(total: Float[Tensor, "I I"], rows: Float[Tensor, "R I"]) -> None:
-    """Add rowsᵀ rows to the lower triangle of `total` (what stands above the diagonal is not defined)."""
-    n = rows.shape[1]
-    step = max(_BLOCK, math.ceil(n / 8))
-    for i in range(0, n, step):
-        end = min(i + step, n)
-        total[i:end, :end].addmm_(rows[:, i:end].T, rows[:, :end])
-
-
-def mirror(lower: Float[Tensor, "I I"]) -> Float[Tensor, "I I"]:
-    """Write the lower triangle over the upper one, in place, and return the symmetric matrix."""
-    n = len(lower)
-    for i in range(0, n, _BLOCK):
-        end = min(i + _BLOCK, n)
-        corner = lower[i:end, i:end]
-        corner.copy_(corner.tril() + corner.tril(-1).T)
-        lower[:i, i:end] = lower[i:end, :i].T
-    return lower
+from torchtangent.operators.symmetric import add_gram, reflect
 
 
 class Moment:
@@ -72,4 +51,4 @@ class Moment:
         """`scale` times the sum, one operator for each group."""
         if self.total is None:
             return [LowRankOperator(torch.cat(self.rows) * math.sqrt(scale))]
-        return [DenseOperator(mirror(total * scale)) for total in self.total]
+        return [DenseOperator(reflect(total * scale)) for total in self.total]

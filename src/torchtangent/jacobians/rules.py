@@ -19,6 +19,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer, Scale, outer
+from torchtangent.jacobians.patches import Patches
 
 Rule = Callable[..., dict[str, LayerJacobian]]
 RULES: dict[type[nn.Module], Rule] = {}
@@ -52,7 +53,7 @@ def linear(module: nn.Linear, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
 def conv(module: _ConvNd, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
     """y[s] = W patch(x)[s] + b; a group is a convolution of its own channels."""
     _require_batched(module, x)
-    return _convolution(module, x, d, partial(_patches, module=module), tuple(range(module.weight.dim())))
+    return _convolution(module, x, d, Patches.of(module), tuple(range(module.weight.dim())))
 
 
 @rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -73,30 +74,6 @@ def _convolution(
         "weight": Outer(x, locate, grouped, module.weight.shape, order),
         "bias": Scale(None, d.transpose(2, 3), torch.Size((O,))),
     }
-
-
-def _patches(x: Tensor, module: _ConvNd) -> Tensor:
-    """The patches of a convolution, (N, G, S, I), by one copy of a strided view; stored as (G, I, N, S)."""
-    pad = module._reversed_padding_repeated_twice
-    if any(pad):
-        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        x = F.pad(x, pad, mode=mode)
-    x = x.contiguous()
-    N, channels = x.shape[:2]
-    taps, step, gap = module.kernel_size, module.stride, module.dilation
-    sizes = [(n - g * (k - 1) - 1) // s + 1 for n, k, s, g in zip(x.shape[2:], taps, step, gap, strict=True)]
-    inner = x.stride()[2:]
-    view = x.as_strided(
-        (channels, *taps, N, *sizes),
-        (
-            x.stride(1),
-            *(i * g for i, g in zip(inner, gap, strict=True)),
-            x.stride(0),
-            *(i * s for i, s in zip(inner, step, strict=True)),
-        ),
-    )
-    a = view.reshape(module.groups, -1, N, math.prod(sizes))
-    return a.permute(2, 0, 3, 1)
 
 
 def _spread(x: Tensor, module: _ConvTransposeNd, size: torch.Size) -> Tensor:

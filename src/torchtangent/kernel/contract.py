@@ -1,0 +1,331 @@
+"""The ways to contract two factored layers into a block of the kernel, with their costs.
+
+A way says what is kept of each sample (`keep`), and how two sets of samples meet (`add`): out += α ⟨J_n, J_m⟩. Which
+outputs meet is the business of `Outputs`: B separate kernels, in each of which a sample has R rows.
+
+| way | multiplications per pair | kept of a sample |
+|---|---|---|
+| formed | R² P | J |
+| forming | R² P, and R S P for each sample and block | a, d |
+| product (one location) | I + R² O | a, d |
+| locations | S² (I + R² O) | a, d |
+| pixels (convolutions) | S_in² channels + R² S² O, and shifted sums | x, d |
+| tokens (embeddings) | S² R² O | index, d |
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
+from torchtangent.kernel.precision import add_product, multiply
+
+Kept = Sequence[Tensor]
+Block = Float[Tensor, "B N R M Q"]  # Q = R, the rows of a second sample
+REDUCTIONS = ("full", "trace", "sum", "diag")
+_STRIPS, _STRIP = 8, 128  # a block on the diagonal is computed in so many strips, of so many rows at least
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """How a sample's C outputs enter the kernel.
+
+    "full": C rows for each sample. "diag": C kernels of one row. "trace": one row, the outputs side by side in J (their
+    inner products add up). "sum": one row, J of the sum of the outputs, which is what is pulled back.
+    """
+
+    reduce: str
+    outputs: int
+
+    @property
+    def batches(self) -> int:
+        """B, the number of separate kernels."""
+        return self.outputs if self.reduce == "diag" else 1
+
+    @property
+    def rows(self) -> int:
+        """R, the rows of a sample in each."""
+        return self.outputs if self.reduce == "full" else 1
+
+    @property
+    def folded(self) -> int:
+        """How many outputs stand side by side in a row."""
+        return self.outputs if self.reduce == "trace" else 1
+
+    def arrange(self, t: Float[Tensor, "N C *S X"]) -> Float[Tensor, "N B R *S Y"]:
+        """The outputs' axis, where it belongs."""
+        if self.folded > 1:
+            t = t.movedim(1, -2).flatten(-2).unsqueeze(1)
+        return t.reshape(t.shape[0], self.batches, self.rows, *t.shape[2:])
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a way costs; the planner turns it into seconds.
+
+    Args:
+        pair: Multiplications for a pair of samples.
+        sample: Multiplications for a sample in each block that it is part of.
+        traffic: Numbers read or written for a pair, beside the products.
+        held: Numbers kept of a sample.
+        opened: Numbers that one sample needs while its block is computed.
+    """
+
+    pair: int
+    sample: int
+    traffic: int
+    held: int
+    opened: int
+
+
+class DifferentUse(Exception):
+    """A batch uses a parameter in a form for which its way was not chosen."""
+
+
+class Way(ABC):
+    """One way to contract one layer."""
+
+    name: str
+    terms = 1  # the longest sum that it takes in the format in which factors are held
+
+    @abstractmethod
+    def cost(self) -> Cost:
+        """What it costs."""
+
+    @abstractmethod
+    def keep(self, layer: LayerJacobian) -> Kept:
+        """What is kept of some samples, (N, ...) each."""
+
+    @abstractmethod
+    def add(self, out: Block, left: Kept, right: Kept, alpha: float, room: int) -> None:
+        """out += alpha ⟨J_n, J_m⟩ with about `room` bytes to work in.
+
+        On the diagonal of a symmetric kernel left and right are the same samples: then only pairs m ≤ n are asked for.
+        """
+
+
+@dataclass(frozen=True)
+class Formed(Way):
+    """J itself is kept."""
+
+    outputs: Outputs
+    width: int  # parameters
+    name = "formed"
+
+    def cost(self) -> Cost:
+        o = self.outputs
+        P = self.width * o.folded
+        return Cost(o.batches * o.rows**2 * P, 0, 0, o.batches * o.rows * P, 0)
+
+    def keep(self, layer: LayerJacobian) -> Kept:
+        if not isinstance(layer, Outer):
+            return (self.outputs.arrange(layer.flat()),)
+        N, _, C, S, _ = layer.d.shape
+        J = layer.d.new_empty(N, C, self.width)
+        start = 0
+        for part in layer.chunks(layer.d.element_size() * S * inputs_of(layer) * layer.groups):
+            J[start : start + part.samples] = part.form().transpose(1, 2).flatten(2)
+            start += part.samples
+        return (self.outputs.arrange(J),)
+
+    def add(self, out: Block, left: Kept, right: Kept, alpha: float, room: int) -> None:
+        add_rows(out, left[0], right[0], alpha)
+
+
+@dataclass(frozen=True)
+class Forming(Way):
+    """a and d are kept, and J is formed for each block, some output units at a time."""
+
+    outputs: Outputs
+    layer: Outer  # any samples of it: its geometry is used
+    name = "forming"
+
+    @property
+    def terms(self) -> int:  # type: ignore[override]
+        return self.layer.d.shape[3]
+
+    def cost(self) -> Cost:
+        o, (G, C, S, O) = self.outputs, self.layer.d.shape[1:]
+        I = inputs_of(self.layer)
+        P = G * O * I * o.folded
+        held = self.layer.source[0].numel() + G * C * S * O
+        return Cost(o.batches * o.rows**2 * P, C * S * G * O * I, 0, held, G * S * I)
+
+    def keep(self, layer: LayerJacobian) -> Kept:
+        layer = alike(layer, self.layer)
+        return layer.source, self.outputs.arrange(layer.d.transpose(1, 2))
+
+    def add(self, out: Block, left: Kept, right: Kept, alpha: float, room: int) -> None:
+        same = left[0] is right[0]
+        a1 = self._locate(left[0])
+        a2 = a1 if same else self._locate(right[0])
+        d1, d2 = left[1], right[1]
+        _, B, R, G, _, O = d1.shape
+        rows = len(d1) if same else len(d1) + len(d2)
+        units = max(1, room // max(1, rows * B * R * G * a1.shape[-1] * d1.element_size()))
+        step = math.ceil(O / math.ceil(O / units))
+        for i in range(0, O, step):
+            J1 = self._form(a1, d1[..., i : i + step])
+            add_rows(out, J1, J1 if same else self._form(a2, d2[..., i : i + step]), alpha)
+
+    def _locate(self, source: Tensor) -> Float[Tensor, "N G S I"]:
+        return self.layer.locate(source)
+
+    @staticmethod
+    def _form(a: Float[Tensor, "N G S I"], d: Float[Tensor, "N B R G S O"]) -> Float[Tensor, "N B R P"]:
+        N, B, R, G, S, O = d.shape
+        cotangents = d.permute(0, 3, 1, 2, 5, 4).reshape(N * G, B * R * O, S)
+        J = torch.bmm(cotangents, a.reshape(N * G, S, -1)).view(N, G, B, R, -1)
+        return J.permute(0, 2, 3, 1, 4).flatten(3)
+
+
+@dataclass(frozen=True)
+class Product(Way):
+    """With one location ⟨J_n, J_m⟩ = (a_n·a_m)(d_n·d_m)."""
+
+    outputs: Outputs
+    layer: Outer
+    name = "product"
+
+    def cost(self) -> Cost:
+        o, (G, C, _, O) = self.outputs, self.layer.d.shape[1:]
+        I = inputs_of(self.layer)
+        many = o.batches * o.rows**2
+        return Cost(G * (I + many * O * o.folded), 0, G * (2 + 4 * many), G * (I + C * O), 0)
+
+    def keep(self, layer: LayerJacobian) -> Kept:
+        layer = alike(layer, self.layer)
+        return layer.a[:, :, 0], self.outputs.arrange(layer.d[:, :, :, 0].transpose(1, 2))
+
+    def add(self, out: Block, left: Kept, right: Kept, alpha: float, room: int) -> None:
+        B, _, R, M, Q = out.shape
+        per_sample = M * (1 + B * R * Q) * out.element_size()
+        for rows, columns in strips(out, left, right, room // per_sample):
+            for g in range(left[0].shape[1]):
+                A = multiply(left[0][rows, g], right[0][columns, g])
+                D = multiply(_stack(left[1][rows, ..., g, :]), _stack(right[1][columns, ..., g, :]))
+                target = out[:, rows, :, columns]
+                target.addcmul_(A[:, None, :, None], D.view_as(target), value=alpha)
+
+
+@dataclass(frozen=True)
+class Locations(Way):
+    """Σ_st (a_ns·a_mt)(d_ns·d_mt): two products and a sum over pairs of locations."""
+
+    outputs: Outputs
+    layer: Outer
+    name = "locations"
+
+    def cost(self) -> Cost:
+        o, (G, C, S, O) = self.outputs, self.layer.d.shape[1:]
+        I = inputs_of(self.layer)
+        many = o.batches * o.rows**2
+        held = self.layer.source[0].numel() + G * C * S * O
+        return Cost(G * S**2 * (I + many * O * o.folded), 0, G * S**2 * (2 + 4 * many), held, G * S * I)
+
+    def keep(self, layer: LayerJacobian) -> Kept:
+        layer = alike(layer, self.layer)
+        return layer.source, self.outputs.arrange(layer.d.transpose(1, 2))
+
+    def add(self, out: Block, left: Kept, right: Kept, alpha: float, room: int) -> None:
+        a2 = self.layer.locate(right[0])
+        S = a2.shape[2]
+        for rows, columns in strips(out, left, right, room // pair_bytes(out, S)):
+            a1 = self.layer.locate(left[0][rows])
+            for g in range(a1.shape[1]):
+                d1, d2 = left[1][rows, :, :, g], right[1][columns, :, :, g]
+                for s in range(S):
+                    A = multiply(a1[:, g, s], a2[columns, g].flatten(0, 1))
+                    add_pairs(out[:, rows, :, columns], A.view(len(a1), -1, S), d1[..., s, :], d2, alpha)
+
+
+@dataclass(frozen=True)
+class Tokens(Way):
+    """Embeddings: a is a unit vector, so a_ns·a_mt is 1 where both read the same row and 0 elsewhere."""
+
+    outputs: Outputs
+    layer: Lookup
+    name = "tokens"
+
+    def cost(self) -> Cost:
+        o, (C, S, O) = self.outputs, self.layer.d.shape[1:]
+        many = o.batches * o.rows**2
+        return Cost(S**2 * many * O * o.folded, 0, S**2 * (2 + 4 * many), S * (1 + C * O), 0)
+
+    def keep(self, layer: LayerJacobian) -> Kept:
+        layer = alike(layer, self.layer)
+        return layer.index, self.outputs.arrange(layer.d)
+
+    def add(self, out: Block, left: Kept, right: Kept, alpha: float, room: int) -> None:
+        S = left[0].shape[1]
+        for rows, columns in strips(out, left, right, room // pair_bytes(out, S)):
+            for s in range(S):
+                same = (left[0][rows, s, None, None] == right[0][None, columns]).to(out.dtype)
+                add_pairs(out[:, rows, :, columns], same, left[1][rows, :, :, s], right[1][columns], alpha)
+
+
+L = TypeVar("L", bound=LayerJacobian)
+
+
+def alike(layer: LayerJacobian, example: L) -> L:
+    """The layer, if it has the form of the one for which a way was chosen."""
+    if isinstance(layer, type(example)) and layer.d.shape[1:] == example.d.shape[1:]:
+        return layer
+    raise DifferentUse
+
+
+def inputs_of(layer: Outer) -> int:
+    """I, without forming patches."""
+    return layer.shape.numel() // (layer.groups * layer.d.shape[-1])
+
+
+def add_rows(out: Block, J1: Float[Tensor, "N B R P"], J2: Float[Tensor, "M B R P"], alpha: float) -> None:
+    """out += alpha J1 J2ᵀ; of a block on the diagonal little more than the lower half."""
+    B, _, _, M, Q = out.shape
+    for rows, columns in strips(out, (J1,), (J2,), len(J1)):
+        m = columns.stop
+        for b in range(B):
+            target = out[b, rows].view(-1, M * Q)[:, : m * Q]
+            add_product(target, J1[rows, b].flatten(0, 1), J2[columns, b].flatten(0, 1), alpha)
+
+
+def add_pairs(
+    out: Float[Tensor, "B N R M Q"],
+    A: Float[Tensor, "N M T"],
+    d1: Float[Tensor, "N B R O"],
+    d2: Float[Tensor, "M B R T O"],
+    alpha: float,
+) -> None:
+    """out += alpha Σ_t A[n,m,t] d1[n]·d2[m,t]."""
+    B, N, R, M, Q = out.shape
+    D = multiply(_stack(d1), d2.transpose(0, 1).flatten(1, 3)).view(B, N, R, M, Q, -1)
+    out.add_(D.mul_(A[:, None, :, None]).sum(-1), alpha=alpha)
+
+
+def strips(out: Block, left: Kept, right: Kept, samples: int) -> Iterator[tuple[slice, slice]]:
+    """Strips of at most so many rows with the columns they meet: all, or those up to the diagonal."""
+    n, m = out.shape[1], out.shape[3]
+    symmetric = left[0] is right[0]
+    step = max(1, min(samples, max(math.ceil(n / _STRIPS), _STRIP // out.shape[2]) if symmetric else n))
+    for i in range(0, n, step):
+        end = min(i + step, n)
+        yield slice(i, end), slice(0, end if symmetric else m)
+
+
+def pair_bytes(out: Block, S: int) -> int:
+    """Bytes of the products between one sample's location and all locations of all samples of the other side."""
+    B, _, R, M, Q = out.shape
+    return max(1, M * S * (1 + 2 * B * R * Q) * out.element_size())
+
+
+def _stack(d: Float[Tensor, "N B R O"]) -> Float[Tensor, "B n O"]:
+    """The rows of each kernel, one under the other."""
+    return d.transpose(0, 1).flatten(1, 2)

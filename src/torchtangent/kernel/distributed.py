@@ -1,0 +1,68 @@
+"""The same tiles over the ranks of torchrun: samples are captured once, tiles are shared out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes that work on one kernel; a single one where torch.distributed is not in use."""
+
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def current(cls) -> Ranks:
+        """The processes of the default group."""
+        if dist.is_available() and dist.is_initialized():
+            return cls(dist.get_rank(), dist.get_world_size())
+        return cls()
+
+    def mine(self, items: Sequence[T]) -> Sequence[T]:
+        """The share of this rank."""
+        return items[self.rank :: self.size]
+
+    def stretch(self, n: int, rank: int | None = None) -> slice:
+        """The part of n consecutive samples that a rank (this one) captures."""
+        r = self.rank if rank is None else rank
+        return slice(n * r // self.size, n * (r + 1) // self.size)
+
+    def gather(self, item: T) -> list[T]:
+        """What every rank gave, on every rank."""
+        if self.size == 1:
+            return [item]
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, item)
+        return found
+
+    def from_first(self, item: T) -> T:
+        """What the first rank gave."""
+        found = [item]
+        if self.size > 1:
+            dist.broadcast_object_list(found, src=0, device=_device())
+        return found[0]
+
+    def wait(self) -> None:
+        """Until all ranks are here."""
+        if self.size > 1:
+            dist.barrier()
+
+    def exchange(self, t: Tensor) -> None:
+        """Fill a tensor, of which each rank has its own stretch of the first axis, with those of the others."""
+        for rank in range(self.size if self.size > 1 else 0):
+            part = t[self.stretch(len(t), rank)]
+            if len(part):
+                dist.broadcast(part, src=rank)
+
+
+def _device() -> torch.device | None:
+    return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else None

@@ -1,0 +1,123 @@
+"""What is kept of a stretch of samples while its tiles are computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torchtangent.jacobians.factors import LayerJacobian
+from torchtangent.kernel.contract import Cost, DifferentUse, Kept, Way
+from torchtangent.kernel.distributed import Ranks
+from torchtangent.kernel.precision import Precision
+
+_ALIGN = 8  # matrix products are fastest when their edges are multiples of it
+
+
+@dataclass(frozen=True)
+class Part:
+    """Parameters that are contracted together: one, or several of which J is kept, side by side."""
+
+    names: tuple[str, ...]
+    ways: tuple[Way, ...]
+
+    @property
+    def way(self) -> Way:
+        return self.ways[0]
+
+    def costs(self) -> list[Cost]:
+        return [way.cost() for way in self.ways]
+
+    def keep(self, layers: Mapping[str, LayerJacobian]) -> Kept:
+        """What is kept of some samples."""
+        kept = []
+        for name, way in zip(self.names, self.ways, strict=True):
+            try:
+                kept.append(way.keep(layers[name]))
+            except DifferentUse as error:
+                raise DifferentUse(name) from error
+        if len(kept) == 1:
+            return kept[0]
+        J = torch.cat([k[0] for k in kept], -1)
+        return (F.pad(J, (0, -J.shape[-1] % _ALIGN)),)
+
+
+class Panel:
+    """Kept tensors of `n` samples in the format of a precision, filled batch by batch.
+
+    float16 has a narrow range, so each tensor carries a scale, a power of two that brings its largest entry near the
+    top of the range that the sums of its way leave free. A later batch with larger entries rescales what is there.
+    """
+
+    def __init__(self, parts: Sequence[Part], precision: Precision, n: int, ranks: Ranks = Ranks()) -> None:  # noqa: B008
+        self.parts, self.precision, self.n = parts, precision, n
+        self.ranks = ranks if ranks.size <= n else Ranks()
+        self.own = self.ranks.stretch(n)  # the samples that this process captures
+        self.filled = self.own.start
+        self.kept: list[list[Tensor]] = [[] for _ in parts]
+        self.scales: list[list[float]] = [[] for _ in parts]
+
+    def append(self, layers: Mapping[str, LayerJacobian]) -> None:
+        """Add the next samples."""
+        new = [part.keep(layers) for part in self.parts]
+        largest = self._largest(new)
+        count = len(new[0][0])
+        for i, (part, tensors) in enumerate(zip(self.parts, new, strict=True)):
+            if not self.kept[i]:
+                self.kept[i] = [t.new_empty(self.n, *t.shape[1:], dtype=self._format(t)) for t in tensors]
+                self.scales[i] = [math.inf if self._scaled(t) else 1.0 for t in tensors]
+            for j, t in enumerate(tensors):
+                place = self.kept[i][j][self.filled : self.filled + count]
+                if self._scaled(t):
+                    self._rescale(i, j, _scale(largest[i][j], part.way.terms))
+                    t = t * self.scales[i][j]
+                place.copy_(t)
+        self.filled += count
+
+    def tile(self, part: int, rows: slice) -> Kept:
+        """What is kept of some of the samples."""
+        return [t[rows] for t in self.kept[part]]
+
+    def unit(self, part: int) -> float:
+        """What a product of kept tensors has to be multiplied with."""
+        return 1 / math.prod(self.scales[part])
+
+    def _scaled(self, t: Tensor) -> bool:
+        return self.precision.held == torch.float16 and t.is_floating_point()
+
+    def _format(self, t: Tensor) -> torch.dtype:
+        return self.precision.held if t.is_floating_point() else t.dtype
+
+    def _largest(self, new: Sequence[Kept]) -> list[list[float]]:
+        """The largest magnitude of each tensor, with one synchronization."""
+        if self.precision.held != torch.float16:
+            return []
+        norms = [torch.linalg.vector_norm(t.float(), math.inf) for tensors in new for t in tensors]
+        values = iter(torch.stack(norms).tolist())
+        return [[next(values) for _ in tensors] for tensors in new]
+
+    def _rescale(self, i: int, j: int, scale: float) -> None:
+        if scale < self.scales[i][j]:
+            self.kept[i][j][self.own.start : self.filled].mul_(scale / self.scales[i][j])
+            self.scales[i][j] = scale
+
+    def share(self) -> None:
+        """Get from the other ranks what they captured, brought to a common scale."""
+        if self.ranks.size == 1:
+            return
+        every = self.ranks.gather(self.scales)
+        for i, j in ((i, j) for i, tensors in enumerate(self.kept) for j in range(len(tensors))):
+            self._rescale(i, j, min(scales[i][j] for scales in every))
+            self.ranks.exchange(self.kept[i][j])
+
+
+def _scale(largest: float, terms: int) -> float:
+    """A power of two with which `terms` products of two such numbers stay below 2¹⁵."""
+    if not largest > 0:
+        return 2.0**40  # all zeros, so far
+    top = min(8.0, (15 - math.log2(terms)) / 2)
+    return 2.0 ** math.floor(top - math.log2(largest))

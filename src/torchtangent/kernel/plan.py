@@ -1,0 +1,271 @@
+"""Which way for which layer, and in what tiles, under a memory budget: a pure function of shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
+from torchtangent.kernel.contract import Formed, Forming, Locations, Outputs, Product, Tokens, Way, inputs_of
+from torchtangent.kernel.panel import Part
+from torchtangent.kernel.pixels import Pixels
+from torchtangent.kernel.precision import Precision
+
+_SHARE = 0.25  # of the memory that is free for work goes to captures and blocks, the rest to what is kept
+_EDGE = {"cpu": 512, "cuda": 15360}  # samples along a tile, at most
+_BATCH = {"cpu": 256, "cuda": 1024}  # samples captured at a time, at most
+_ROOM = {"cpu": 32 << 20, "cuda": 1 << 40}  # bytes for products, at most: small ones stay in a CPU's cache
+_COPIES = 4  # how often J is read or written before it is kept
+_MARGINS = (1.0, 1.1, 1.5)  # how much longer a way that keeps less may take, the first with which all samples fit
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Rates of a kind of device, for predictions: they decide nothing but which way is taken.
+
+    Args:
+        kind: "cpu" or "cuda".
+        multiplications: Per second, in large matrix products, by number format.
+        bandwidth: Bytes per second.
+    """
+
+    kind: str
+    multiplications: Mapping[str, float]
+    bandwidth: float
+
+    @classmethod
+    def of(cls, device: torch.device) -> Machine:
+        """A typical machine with such a device."""
+        if device.type == "cuda":
+            rates = {"float64": 2e13, "float32": 2e13, "tf32": 1.5e14, "bfloat16": 3e14, "float16": 3e14}
+            return cls("cuda", rates, 3e12)
+        threads = torch.get_num_threads()
+        rates = dict.fromkeys(("float32", "tf32", "bfloat16", "float16"), 5e10 * threads)
+        return cls("cpu", {**rates, "float64": 2.5e10 * threads}, 5e9 * threads)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the planner knows: shapes, formats and sizes.
+
+    Args:
+        layers: The layer Jacobians of any few samples.
+        outputs: How outputs enter the kernel.
+        samples: N1 and N2; N2 is None for a symmetric kernel.
+        precision: The format.
+        machine: The kind of device.
+        captured: Bytes that capturing takes for a sample.
+        result: Bytes of the kernel, if it is kept in the same memory.
+        budget: Bytes in all.
+        separate: Whether each parameter's kernel is wanted.
+    """
+
+    layers: Mapping[str, LayerJacobian]
+    outputs: Outputs
+    samples: tuple[int, int | None]
+    precision: Precision
+    machine: Machine
+    captured: int
+    result: int
+    budget: int
+    separate: bool = False
+
+    @property
+    def pairs(self) -> int:
+        n, m = self.samples
+        return n * (n + 1) // 2 if m is None else n * m
+
+    def seconds(self, way: Way, layer: LayerJacobian, edge: int) -> float:
+        """A prediction for one layer, with tiles of `edge` samples."""
+        cost, (n, m) = way.cost(), self.samples
+        rate = self.machine.multiplications[self.precision.name]
+        blocks = math.ceil((n if m is None else max(n, m)) / edge)
+        samples = n + (0 if m is None else m)
+        once = copied = 0
+        if isinstance(way, Formed):
+            once, copied = _forming_once(layer), _COPIES * cost.held
+        products = self.pairs * cost.pair + samples * (blocks * cost.sample + once)
+        moved = self.pairs * cost.traffic * self.precision.total.itemsize
+        moved += samples * (blocks * cost.opened + copied) * self.precision.held.itemsize
+        return products / rate + moved / self.machine.bandwidth
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a kernel is computed.
+
+    Args:
+        parts: Parameters that are contracted together, and how.
+        edges: Where tiles start along the two sample axes, and the end.
+        panel: Tiles along an axis of which the factors are kept at a time.
+        batch: Samples captured at a time.
+        room: Bytes for the products of a block.
+        lines: For people: a line for each parameter.
+    """
+
+    parts: tuple[Part, ...]
+    edges: tuple[tuple[int, ...], tuple[int, ...]]
+    panel: int
+    batch: int
+    room: int
+    lines: tuple[tuple[str, str, int, int, float], ...]
+
+    @property
+    def ways(self) -> dict[str, str]:
+        """The name of each parameter's way."""
+        return {name: way.name for part in self.parts for name, way in zip(part.names, part.ways, strict=True)}
+
+    def to_json(self) -> dict[str, Any]:
+        """What has to be the same for the same numbers."""
+        edges = {"edges1": list(self.edges[0]), "edges2": list(self.edges[1])}
+        return {**edges, "ways": self.ways, "batch": self.batch, "room": self.room}
+
+    def follow(self, task: Task, stored: Mapping[str, Any]) -> Plan:
+        """The plan of an earlier run, with as many samples kept at a time as fit today."""
+        edges = (tuple(stored["edges1"]), tuple(stored["edges2"]))
+        panel = max(1, self.panel * self.edges[0][1] // max(edges[0][1], edges[1][1]))
+        parts = make_plan(task, stored["ways"]).parts
+        return replace(self, parts=parts, edges=edges, panel=panel, batch=stored["batch"], room=stored["room"])
+
+    def __str__(self) -> str:
+        """A table: parameter, way, multiplications and kept bytes, predicted seconds."""
+        n = len(self.edges[0]) - 1
+        head = (
+            f"tiles of {self.edges[0][1]} × {self.edges[1][1]} samples, {n} × {len(self.edges[1]) - 1} of them; "
+            f"{self.panel * self.edges[0][1]} samples kept at a time, captured {self.batch} at a time; "
+            f"{self.room / 2**20:.0f} MiB for products"
+        )
+        rows = [f"{'parameter':40} {'way':10} {'multiplications':>15} {'bytes/sample':>13} {'seconds':>9}"]
+        for name, way, products, kept, seconds in self.lines:
+            rows.append(f"{name:40} {way:10} {products:15.2e} {kept:13.0f} {seconds:9.2g}")
+        total = [sum(line[i] for line in self.lines) for i in (2, 3, 4)]  # type: ignore[misc]
+        rows.append(f"{'all':40} {'':10} {total[0]:15.2e} {total[1]:13.0f} {total[2]:9.2g}")
+        return "\n".join([head, *rows])
+
+
+def make_plan(task: Task, ways: Mapping[str, str] | None = None) -> Plan:
+    """The cheapest way for each layer, and the largest tiles and panels that fit.
+
+    Args:
+        task: What is to be done.
+        ways: Names of ways, to take these.
+    """
+    n, m = task.samples
+    everything = n + (m or 0)
+    for margin in _MARGINS:
+        chosen = {name: _choose(task, layer, (ways or {}).get(name), margin) for name, layer in task.layers.items()}
+        held, opened = _bytes(task, list(chosen.values()))
+        if everything * held <= (1 - _SHARE) * (task.budget - task.result):
+            break
+    tile = task.outputs.batches * task.outputs.rows**2 * 2 * task.precision.total.itemsize  # and a copy of it
+    free = task.budget - task.result
+    most = max(n, m or 0)
+    work = max(int(_SHARE * free), _least_work(task, opened, tile))
+    least = work + 2 * held
+    if free < least:
+        need = task.result + _least_work(task, opened, tile) + 2 * held
+        raise ValueError(
+            f"max_memory of {task.budget:,} bytes is too small: one tile of one sample needs {math.ceil(need):,} "
+            f"bytes, {task.result:,} of them for the kernel itself. "
+            "Give more, or write the kernel to disk with out=..."
+        )
+    edge = _largest(lambda e: tile * e * e + 2 * opened * e <= work / 2, min(most, _EDGE[task.machine.kind]))
+    edges1 = _edges(n, edge)
+    edges2 = edges1 if m is None else _edges(m, edge)
+    longest = max(edges1[1], edges2[1])
+    if everything * held + work <= free:
+        panel = max(len(edges1), len(edges2)) - 1
+    else:
+        panel = max(1, int((free - work) / (2 * held * longest)))
+        if 2 * held * longest > free - work:  # not even one tile of this edge: smaller tiles
+            edge = max(1, int((free - work) / (2 * held)))
+            edges1, panel = _edges(n, edge), 1
+            edges2 = edges1 if m is None else _edges(m, edge)
+    batch = max(1, min(_BATCH[task.machine.kind], int(work / max(1, task.captured))))
+    lines = tuple(
+        (name, way.name, way.cost().pair * task.pairs, way.cost().held * task.precision.held.itemsize, seconds)
+        for name, way in chosen.items()
+        for seconds in (task.seconds(way, task.layers[name], edge),)
+    )
+    return Plan(
+        _parts(chosen, task.separate),
+        (edges1, edges2),
+        panel,
+        batch,
+        min(_ROOM[task.machine.kind], int(work / 2)),
+        lines,
+    )
+
+
+def possible_ways(layer: LayerJacobian, outputs: Outputs) -> list[Way]:
+    """All ways that fit a layer."""
+    found: list[Way] = [Formed(outputs, layer.shape.numel())]
+    if isinstance(layer, Outer):
+        few = replace(layer, source=layer.source[:1], d=layer.d[:1])
+        if layer.d.shape[3] == 1:
+            return [*found, Product(outputs, few)]
+        found += [Forming(outputs, few), Locations(outputs, few)]
+        if Pixels.fits(layer):
+            found.append(Pixels(outputs, few))
+    elif isinstance(layer, Lookup):
+        found.append(Tokens(outputs, replace(layer, index=layer.index[:1], d=layer.d[:1])))
+    return found
+
+
+def _choose(task: Task, layer: LayerJacobian, name: str | None, margin: float) -> Way:
+    """The way of least predicted seconds; among those that are nearly as fast, the one that keeps least."""
+    ways = possible_ways(layer, task.outputs)
+    if name is not None:
+        return next(way for way in ways if way.name == name)
+    edge = _EDGE[task.machine.kind]
+    seconds = {way: task.seconds(way, layer, edge) for way in ways}
+    near = [way for way in ways if seconds[way] <= margin * min(seconds.values())]
+    return min(near, key=lambda way: way.cost().held)
+
+
+def _parts(chosen: Mapping[str, Way], separate: bool) -> tuple[Part, ...]:
+    """All parameters of which J is kept go into one part, unless their kernels are wanted apart."""
+    formed = () if separate else tuple(name for name, way in chosen.items() if isinstance(way, Formed))
+    parts = [Part((name,), (way,)) for name, way in chosen.items() if name not in formed]
+    if formed:
+        parts.append(Part(formed, tuple(chosen[name] for name in formed)))
+    return tuple(parts)
+
+
+def _bytes(task: Task, ways: Sequence[Way]) -> tuple[int, int]:
+    """Bytes of a sample: kept, and opened."""
+    item = task.precision.held.itemsize
+    costs = [way.cost() for way in ways]
+    return item * sum(c.held for c in costs), item * max(c.opened for c in costs)
+
+
+def _least_work(task: Task, opened: int, tile: int) -> int:
+    """Bytes without which nothing can be captured or contracted."""
+    return max(task.captured, 2 * (tile + 2 * opened))
+
+
+def _edges(n: int, edge: int) -> tuple[int, ...]:
+    """Tiles of nearly equal size, multiples of 8 where there are several."""
+    tiles = math.ceil(n / edge)
+    step = math.ceil(n / tiles)
+    if tiles > 1 and step > 8:
+        step = min(edge, math.ceil(step / 8) * 8)
+    return (*range(0, n, step), n)
+
+
+def _largest(fits: Any, most: int) -> int:
+    """The largest number up to `most` that fits, 1 at least."""
+    low, high = 1, max(1, most)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def _forming_once(layer: LayerJacobian) -> int:
+    """Multiplications that form J of one sample."""
+    return layer.d[0].numel() * inputs_of(layer) if isinstance(layer, Outer) else 0

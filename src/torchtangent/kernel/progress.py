@@ -1,0 +1,48 @@
+"""A line that says how far a long computation is, how fast it goes and when it ends."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+Report = Callable[[int, int], None]  # what is done and what there is to do
+_PATIENCE = 2.0  # seconds before the line appears
+_PAUSE = 0.2
+
+
+class Progress:
+    """Counts work; shows it on a terminal, or reports it to a function.
+
+    Args:
+        total: The work there is, in pairs of samples.
+        show: True or False; None shows it on a terminal only; or a function of (done, total).
+    """
+
+    def __init__(self, total: int, show: bool | Report | None) -> None:
+        self.total, self.done = total, 0
+        self.report = show if callable(show) else None
+        self.line = sys.stderr.isatty() if show is None else show is True
+        self.start = self.last = time.monotonic()
+        self.shown = False
+
+    def add(self, work: int) -> None:
+        """Some work is done."""
+        self.done += work
+        if self.report:
+            self.report(self.done, self.total)
+        now = time.monotonic()
+        if self.line and now - self.start > _PATIENCE and (now - self.last > _PAUSE or self.done >= self.total):
+            self.last, self.shown = now, True
+            rate = self.done / (now - self.start)
+            end = datetime.now() + timedelta(seconds=(self.total - self.done) / rate)
+            text = f"\rkernel {self.done / self.total:5.1%}  {rate:.3g} pairs/s  ends at {end:%H:%M:%S}"
+            print(text, end="", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.shown:
+            print(file=sys.stderr)

@@ -1,0 +1,384 @@
+"""When N² is too much: products with the kernel, Nyström features, random projections of the Jacobian.
+
+Rows of what these return are samples, and within a sample its outputs: row n·C + c is output c of sample n, as
+in `tt.flatten`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from torchtangent.jacobians.capture import Capture
+from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
+from torchtangent.jacobians.inputs import Inputs, Output, batch_size, map_leaves
+from torchtangent.jacobians.products import pull, push
+from torchtangent.jacobians.select import Params
+from torchtangent.kernel.contract import inputs_of
+from torchtangent.kernel.ntk import flatten, ntk
+from torchtangent.kernel.precision import arithmetic, find_precision
+from torchtangent.kernel.samples import Samples
+from torchtangent.operators import ImplicitOperator, LowRankOperator
+
+_BUDGET = 256 << 20  # bytes of activations and factors at a time
+_COLUMN_BYTES = 1 << 30  # of vectors in parameter space at a time
+_BLOCK = 64  # columns of a random projection that share a seed
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Φ with K ≈ ΦΦᵀ. Made by `nystrom` and `project`; `features(x_new)` are the rows of Φ for other inputs.
+
+    Attributes:
+        matrix: Φ, (N·C, R), or (N, R) of a reduced kernel.
+        error: ‖K − ΦΦᵀ‖ / ‖K‖ in Frobenius norm, estimated.
+        trace_error: (tr K − tr ΦΦᵀ) / tr K, exact. Nyström's is not negative and bounds its error in every norm
+            relative to tr K.
+    """
+
+    matrix: Float[Tensor, "rows R"]
+    error: float
+    trace_error: float
+    extend: Callable[[Any], Tensor] = field(repr=False)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of ΦΦᵀ."""
+        return len(self.matrix), len(self.matrix)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.matrix.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.matrix.device
+
+    def operator(self) -> LowRankOperator:
+        """ΦΦᵀ with solves, traces and eigenpairs."""
+        return LowRankOperator(self.matrix.T)
+
+    def __matmul__(self, v: Tensor) -> Tensor:
+        """ΦΦᵀ v."""
+        return self.operator() @ v
+
+    def __call__(self, x: Any) -> Float[Tensor, "rows R"]:
+        """Φ of other inputs, so that K(x, y) ≈ features(x) features(y)ᵀ."""
+        return self.extend(x)
+
+
+def operator(model: nn.Module, x: Any, *, params: Params = None, output: Output = None) -> ImplicitOperator:
+    """The kernel K = JJᵀ on R^(N·C) by its products v ↦ J(Jᵀv): neither K nor J is ever held.
+
+    A few columns cost a backward and a forward-mode pass each; with more columns than outputs each sample's Jacobian
+    is formed once for all of them.
+
+    Args:
+        model: Any module whose samples do not interact.
+        x: Inputs: a tensor (N, ...), a tuple or dict of them, or a data set of single inputs.
+        params: Which parameters, by name pattern or predicate.
+        output: Which tensor of the model's result.
+
+    Returns:
+        An operator with `@`, conjugate gradients (`solve`) and estimates of its trace.
+
+    >>> K = operator(nn.Linear(3, 2), torch.eye(3))      # ⟨x_n, x_m⟩ + 1 in each output
+    >>> K @ torch.ones(6)
+    tensor([4., 4., 4., 4., 4., 4.])
+    """
+    product = _Product(Capture(model, params, output), x)
+    return ImplicitOperator(product, product.size, product.dtype, product.samples.device)
+
+
+class _Product:
+    """V ↦ J(JᵀV), in two sweeps over the samples."""
+
+    def __init__(self, capture: Capture, x: Any) -> None:
+        p = next(iter(capture.params.values()))
+        self.capture, self.samples = capture, Samples(x, p.device)
+        self.dtype = torch.promote_types(p.dtype, torch.float32)
+        capture.check(self.samples.batch(0, min(2, len(self.samples))))
+        self.size = len(self.samples) * capture.output_shape.numel()
+
+    def __call__(self, V: Float[Tensor, "rows K"]) -> Float[Tensor, "rows K"]:
+        width = max(1, _COLUMN_BYTES // (self.capture.space.size * V.element_size()))
+        with arithmetic(find_precision(None, self.dtype)):
+            return torch.cat([self._columns(W) for W in V.split(width, 1)], 1)
+
+    def _columns(self, V: Float[Tensor, "rows K"]) -> Float[Tensor, "rows K"]:
+        few = V.shape[1] < self.capture.output_shape.numel()
+        pull, push = (self._pull_few, self._push_few) if few else (self._pull, self._push)
+        G = V.new_zeros(self.capture.space.size, V.shape[1])
+        for rows, x in _batches(self.capture, self.samples):
+            pull(x, V[rows], G)
+        return torch.cat([push(x, G) for _, x in _batches(self.capture, self.samples)])
+
+    def _pull(self, x: Inputs, U: Float[Tensor, "rows K"], G: Float[Tensor, "P K"]) -> None:
+        """G += JᵀU."""
+        for place, J in self._layers(x):
+            G[place].addmm_(J.T, U)
+
+    def _push(self, x: Inputs, G: Float[Tensor, "P K"]) -> Float[Tensor, "rows K"]:
+        """J G."""
+        found = G.new_zeros(batch_size(x) * self.capture.output_shape.numel(), G.shape[1])
+        for place, J in self._layers(x):
+            found.addmm_(J, G[place])
+        return found
+
+    def _layers(self, x: Inputs) -> Iterator[tuple[slice, Float[Tensor, "rows p"]]]:
+        """Each parameter's Jacobian, formed, with its place among all."""
+        start = 0
+        for layer in _layers(self.capture, x).values():
+            J = layer.flat().flatten(0, 1)
+            yield slice(start, start + J.shape[1]), J
+            start += J.shape[1]
+
+    def _pull_few(self, x: Inputs, U: Float[Tensor, "rows K"], G: Float[Tensor, "P K"]) -> None:
+        shape = (batch_size(x), *self.capture.output_shape)
+        dtype = next(iter(self.capture.params.values())).dtype
+        for u, g in zip(U.unbind(1), G.unbind(1), strict=True):
+            g += torch.cat([v.flatten() for v in pull(self.capture, x, u.to(dtype).reshape(shape)).values()])
+
+    def _push_few(self, x: Inputs, G: Float[Tensor, "P K"]) -> Float[Tensor, "rows K"]:
+        space, dtype = self.capture.space, next(iter(self.capture.params.values())).dtype
+        columns = [push(self.capture, x, space.split(g.to(dtype).contiguous()))[1] for g in G.unbind(1)]
+        return torch.stack([w.flatten() for w in columns], 1).to(G.dtype)
+
+
+def nystrom(
+    model: nn.Module,
+    x: Any,
+    landmarks: int | Sequence[int] | Tensor,
+    *,
+    reduce: str = "trace",
+    params: Params = None,
+    output: Output = None,
+    cutoff: float | None = None,
+    probes: int = 32,
+    seed: int = 0,
+) -> Features:
+    """Features with ΦΦᵀ = K_xm K_mm⁺ K_mx: the part of the kernel that the landmarks m among the samples explain.
+
+    Exact where the landmarks' tangents span all samples'; else ΦΦᵀ ⪯ K, with equality in the rows of the landmarks.
+
+    Args:
+        model: Any module whose samples do not interact.
+        x: Inputs: a tensor (N, ...), a tuple or dict of them, or a data set of single inputs.
+        landmarks: How many samples, drawn uniformly without replacement, or which.
+        reduce: Of the kernel: "trace" or "sum", (N, N), or "full", (N·C, N·C), where a landmark has C rows.
+        params: Which parameters, by name pattern or predicate.
+        output: Which tensor of the model's result.
+        cutoff: Eigenvalues of K_mm below this fraction of its largest count as zero; 10 eps of its dtype by default.
+        probes: Columns of K, of samples that are no landmarks, from which the error is estimated.
+        seed: Of the landmarks and the probes.
+
+    Reference:
+        Williams and Seeger, Using the Nyström method to speed up kernel machines, 2001.
+    """
+    if reduce not in ("trace", "sum", "full"):
+        raise ValueError(f"reduce must be 'trace', 'sum' or 'full', got {reduce!r}: features need one matrix.")
+    if probes < 1:
+        raise ValueError(f"probes must be at least 1, got {probes}.")
+    capture = Capture(model, params, output)
+    samples = Samples(x, next(iter(capture.params.values())).device)
+    order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed))
+    chosen = _chosen(landmarks, order)
+    others = order[~torch.isin(order, chosen)]
+    probed = others[:probes]
+    marks = _pick(x, chosen)
+
+    def columns(x: Any, y: Any) -> Float[Tensor, "rows cols"]:
+        capture.check_unmoved()
+        K = ntk(model, x, y, reduce=reduce, params=params, output=output)
+        return flatten(K) if reduce == "full" else K
+
+    K = columns(x, marks)
+    outputs = K.shape[1] // len(chosen)
+    root = _inverse_root(K[_rows(chosen, outputs)], cutoff)
+    matrix = K @ root
+
+    def compare(K: Tensor, index: Tensor) -> Float[Tensor, "2"]:
+        """‖K − ΦΦᵀ‖² and ‖K‖² over the columns of some samples."""
+        gap = K - matrix @ matrix[_rows(index, outputs)].T
+        return torch.stack([torch.linalg.vector_norm(t.double()).square() for t in (gap, K)])
+
+    found = compare(K, chosen)
+    if len(probed):
+        sampled = compare(columns(x, _pick(x, probed)).to(K.device), probed)
+        found += len(others) / len(probed) * sampled
+    gap, size = found.tolist()
+    total = sum(_square_sum(_layers(capture, part, reduce == "sum")) for _, part in _batches(capture, samples))
+    explained = float(torch.linalg.vector_norm(matrix.double()).square())
+    return Features(
+        matrix,
+        error=_ratio(gap, size) ** 0.5,
+        trace_error=_ratio(total - explained, total),
+        extend=lambda new: (K := columns(new, marks)) @ root.to(K.device),
+    )
+
+
+def project(
+    model: nn.Module,
+    x: Any,
+    dimension: int,
+    *,
+    params: Params = None,
+    output: Output = None,
+    seed: int = 0,
+) -> Features:
+    """Features Z = JΩ with E[ZZᵀ] = JJᵀ: random projections of the Jacobian, (N·C, dimension).
+
+    A column of Ω is, on each parameter read as a matrix (first axis × the others), the outer product of two vectors of
+    random signs. So it meets a layer's factors directly, (d·p)(a·q), and neither Ω nor J is held; the price is a larger
+    variance than independent entries have, up to four times within one layer. The relative error falls like
+    1/√dimension and is estimated from the spread of the columns.
+
+    Args:
+        model: Any module whose samples do not interact.
+        x: Inputs: a tensor (N, ...), a tuple or dict of them, or a data set of single inputs.
+        dimension: Columns, at least 2.
+        params: Which parameters, by name pattern or predicate.
+        output: Which tensor of the model's result.
+        seed: Of the signs, which depend on it, on the parameter's place and on the column, and on nothing else.
+    """
+    if dimension < 2:
+        raise ValueError(f"dimension must be at least 2 (the error is estimated from the spread), got {dimension}.")
+    capture = Capture(model, params, output)
+    device = next(iter(capture.params.values())).device
+
+    def features(x: Any) -> tuple[Float[Tensor, "rows R"], float]:
+        """JΩ / √dimension, and ‖J‖²."""
+        found, total = [], 0.0
+        with arithmetic(find_precision(None, torch.float32)):
+            for _, part in _batches(capture, Samples(x, device)):
+                layers = _layers(capture, part)
+                found.append(_projected(layers, dimension, seed) / dimension**0.5)
+                total += _square_sum(layers)
+        return torch.cat(found), total
+
+    matrix, total = features(x)
+    norms = torch.linalg.vector_norm(matrix.double(), dim=0).square()
+    size = float(LowRankOperator(matrix.T).frobenius()) ** 2
+    # ZZᵀ is the mean of dimension · zzᵀ over the columns z, so its variance is theirs divided by their number.
+    variance = max(0.0, (dimension * float(norms.square().sum()) - size) / (dimension - 1))
+    return Features(
+        matrix,
+        error=_ratio(variance, size - variance) ** 0.5,
+        trace_error=_ratio(total - float(norms.sum()), total),
+        extend=lambda new: features(new)[0],
+    )
+
+
+def _batches(capture: Capture, samples: Samples) -> Iterator[tuple[slice, Inputs]]:
+    """Some samples at a time, and the rows that they are; so few that one layer's J may be formed."""
+    capture.check(samples.batch(0, min(2, len(samples))))
+    outputs = capture.output_shape.numel()
+    largest = outputs * max(p.numel() * max(4, p.element_size()) for p in capture.params.values())
+    step = min(capture.samples_within(_BUDGET, outputs), max(1, capture.budget(_BUDGET) // largest))
+    for start in range(0, len(samples), step):
+        stop = min(start + step, len(samples))
+        yield slice(start * outputs, stop * outputs), samples.batch(start, stop)
+
+
+def _layers(capture: Capture, x: Inputs, summed: bool = False) -> dict[str, LayerJacobian]:
+    """Layer Jacobians of all outputs, or of their sum."""
+    trace = capture.trace(x)
+    u = trace.units()
+    return trace.pull(u.sum(0, keepdim=True) if summed else u)
+
+
+def _square_sum(layers: dict[str, LayerJacobian]) -> float:
+    """‖J‖², the trace of the kernel."""
+    return sum(float(layer.square_sum().sum()) for layer in layers.values())
+
+
+def _ratio(part: float, whole: float) -> float:
+    """part / whole, for a kernel that may be zero."""
+    return part / whole if whole > 0 else math.inf * part if part > 0 else 0.0
+
+
+def _chosen(landmarks: int | Sequence[int] | Tensor, order: Int[Tensor, " N"]) -> Int[Tensor, " M"]:
+    """The landmarks' indices."""
+    samples = len(order)
+    if isinstance(landmarks, int):
+        if not 1 <= landmarks <= samples:
+            raise ValueError(f"landmarks must be between 1 and the {samples} samples, got {landmarks}.")
+        return order[:landmarks]
+    chosen = torch.as_tensor(landmarks, dtype=torch.long).cpu()
+    if chosen.ndim != 1 or len(chosen) == 0 or len(chosen.unique()) < len(chosen):
+        raise ValueError("landmarks must be a number or a list of different samples, at least one.")
+    if int(chosen.min()) < 0 or int(chosen.max()) >= samples:
+        raise ValueError(
+            f"landmarks must be indices of the {samples} samples, got {int(chosen.min())} to {int(chosen.max())}."
+        )
+    return chosen
+
+
+def _pick(x: Any, index: Int[Tensor, " M"]) -> Any:
+    """Some samples, by index."""
+    if isinstance(x, Tensor | tuple | Mapping):
+        return map_leaves(lambda v: v[index.to(v.device)], x)
+    return [x[i] for i in index.tolist()]
+
+
+def _rows(index: Int[Tensor, " M"], outputs: int) -> Int[Tensor, " rows"]:
+    """The rows of some samples."""
+    return (index[:, None] * outputs + torch.arange(outputs)).flatten()
+
+
+def _inverse_root(K: Float[Tensor, "M M"], cutoff: float | None) -> Float[Tensor, "M R"]:
+    """A with AAᵀ = K⁺."""
+    values, vectors = torch.linalg.eigh((K.double() + K.double().T) / 2)
+    least = (10 * torch.finfo(K.dtype).eps if cutoff is None else cutoff) * float(values[-1])
+    kept = values > max(least, 0.0)
+    return (vectors[:, kept] / values[kept].sqrt()).to(K.dtype)
+
+
+def _projected(layers: dict[str, LayerJacobian], dimension: int, seed: int) -> Float[Tensor, "rows R"]:
+    """J Ω, unscaled."""
+    total: Tensor | None = None
+    for place, layer in enumerate(layers.values()):
+        product = _rank_one(layer)
+        rows = layer.shape[0] if layer.shape else 1
+        blocks = []
+        for block in range(0, dimension, _BLOCK):
+            signs = _signs((seed, place, block), rows + layer.shape.numel() // rows).to(layer.d)
+            blocks.append(product(signs[:rows, : dimension - block], signs[rows:, : dimension - block]))
+        part = torch.cat(blocks, -1).flatten(0, 1)
+        total = part if total is None else total.add_(part)
+    assert total is not None
+    return total
+
+
+def _signs(key: tuple[int, ...], rows: int) -> Float[Tensor, "rows K"]:
+    """Random signs (rows, 64), the same for the same key on every machine."""
+    bits = np.unpackbits(np.frombuffer(np.random.default_rng(key).bytes(rows * _BLOCK // 8), np.uint8))
+    return torch.from_numpy(bits.reshape(rows, _BLOCK)).float().mul_(2).sub_(1)
+
+
+def _rank_one(layer: LayerJacobian) -> Callable[[Tensor, Tensor], Float[Tensor, "N C K"]]:
+    """(p, q) ↦ Σ_rs J[n,c,r,s] p[r] q[s] for columns p (first axis of the parameter) and q (the others)."""
+    if isinstance(layer, Outer) and layer.order == tuple(range(len(layer.order))):
+        G, C, S, O = layer.d.shape[1:]
+        I = inputs_of(layer)
+        if S * (C * O + I) < C * O * I:  # cheaper than to form J
+            a, d = layer.a, layer.d
+
+            def by_factors(p: Tensor, q: Tensor) -> Tensor:
+                dp = torch.einsum("ngcso,gok->ngcsk", d, p.reshape(G, O, -1))
+                return torch.einsum("ngcsk,ngsk->nck", dp, a @ q)
+
+            return by_factors
+    if isinstance(layer, Lookup):
+        index, d = layer.index, layer.d
+        return lambda p, q: torch.einsum("ncsk,nsk->nck", d @ q, p[index])
+    J = layer.flat()
+    return lambda p, q: J @ (p[:, None] * q).flatten(0, 1)

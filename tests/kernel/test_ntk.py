@@ -1,0 +1,181 @@
+"""ntk() in every way, reduction, precision and tiling against J Jᵀ of the float64 oracle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import oracle
+import pytest
+import torch
+from cases import ZOO, Case
+from oracle import count, take
+from torch import Tensor, nn
+
+import torchtangent as tt
+from torchtangent.kernel.ntk import Job
+from torchtangent.kernel.plan import make_plan, possible_ways
+
+WAYS = ("formed", "forming", "product", "locations", "pixels", "tokens")
+REDUCTIONS = ("full", "trace", "sum", "diag")
+TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "tf32": 1e-3, "float16": 1e-3, "bfloat16": 5e-3}
+every_case = pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())
+
+
+@pytest.fixture
+def silence(request: pytest.FixtureRequest, case: Case) -> None:
+    if case.may_warn:
+        request.getfixturevalue("quiet")
+
+
+def expected(J1: Tensor, J2: Tensor, reduce: str) -> Tensor:
+    """The kernel from dense Jacobians (N, C, P), from its definition."""
+    K = torch.einsum("ncp,mep->nmce", J1, J2)
+    if reduce == "full":
+        return K
+    diagonal = K.diagonal(dim1=2, dim2=3)
+    return {"trace": diagonal.sum(2), "sum": K.sum((2, 3)), "diag": diagonal}[reduce]
+
+
+def dense(case: Case) -> Tensor:
+    model, x, output = case.build()
+    return oracle.jacobian(model, x, output).flatten(1, -2)
+
+
+def job(problem: Any, reduce: str = "full", precision: str | None = None) -> Job:
+    model, x, output = problem
+    return Job(model, x, None, output, reduce, None, False, precision, None)
+
+
+def run(j: Job, way: str, edge: int, panel: int = 1) -> Any:
+    """The kernel with a way forced wherever it is possible, and with small tiles."""
+    fit = {name: [w.name for w in possible_ways(layer, j.outputs)] for name, layer in j.task.layers.items()}
+    plan = make_plan(j.task, {name: way for name, names in fit.items() if way in names})
+    edges = tuple((*range(0, len(x), edge), len(x)) for x in (j.x1, j.x2))
+    j.plan = replace(plan, edges=edges, panel=panel, batch=2)
+    return j.run(False)
+
+
+def assert_near(actual: Tensor, reference: Tensor, tolerance: float) -> None:
+    gap = (actual.double() - reference).norm() / reference.norm().clamp(min=1e-30)
+    assert actual.shape == reference.shape
+    assert gap <= tolerance, f"relative error {gap:.1e}"
+
+
+@every_case
+@pytest.mark.usefixtures("silence")
+def test_every_way_is_exact(case: Case) -> None:
+    J = dense(case)
+    problem = case.build()
+    layers = job(problem).task.layers.values()
+    for i, way in enumerate(WAYS):
+        reduce = REDUCTIONS[(len(case.name) + i) % 4]
+        j = job(problem, reduce=reduce)
+        if any(way == w.name for layer in layers for w in possible_ways(layer, j.outputs)):
+            K = run(j, way, edge=1 + i % 3)
+            assert_near(K, expected(J, J, reduce), 1e-10)
+            assert K.equal(K.transpose(0, 1) if K.dim() < 4 else K.permute(1, 0, 3, 2)), "not exactly symmetric"
+
+
+@every_case
+@pytest.mark.usefixtures("silence")
+def test_default_plan_for_equal_and_different_inputs(case: Case) -> None:
+    J = dense(case)
+    model, x, output = case.build()
+    n = count(x)
+    few = take(x, slice(n // 2, n))
+    reduce = REDUCTIONS[len(case.name) % 4]
+    assert_near(tt.ntk(model, x, output=output, reduce=reduce), expected(J, J, reduce), 1e-10)
+    K = tt.ntk(model, x, few, output=output)
+    assert_near(K, expected(J, J[n // 2 :], "full"), 1e-10)
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["lenet", "embedding", "conv2d-groups", "tied-convolutions", "mlp"])
+def test_every_way_with_every_reduction(name: str, way: str, reduce: str) -> None:
+    case = ZOO[name]
+    J = dense(case)
+    assert_near(run(job(case.build(), reduce=reduce), way, edge=2, panel=2), expected(J, J, reduce), 1e-10)
+
+
+@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["mlp", "lenet", "residual-gelu", "embedding", "conv2d-groups", "sequence-outputs"])
+def test_every_precision(name: str, way: str, precision: str) -> None:
+    case = ZOO[name]
+    J = dense(case)
+    problem = case.build(torch.float64 if precision == "float64" else torch.float32)
+    for reduce in ("full", "trace"):
+        K = run(job(problem, reduce=reduce, precision=precision), way, edge=2)
+        assert K.dtype == (torch.float64 if precision == "float64" else torch.float32)
+        assert_near(K, expected(J, J, reduce), TOLERANCE[precision])
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "residual-gelu"])
+def test_kernels_of_the_layers_sum_to_the_kernel(name: str) -> None:
+    model, x, output = ZOO[name].build()
+    parts = tt.ntk(model, x, output=output, per_layer=True)
+    assert list(parts) == [n for n, p in model.named_parameters() if p.requires_grad]
+    assert_near(sum(parts.values()), tt.ntk(model, x, output=output), 1e-12)
+    first = next(iter(parts))
+    one = tt.ntk(model, x, output=output, params=first)
+    assert_near(parts[first], one, 1e-12)
+
+
+def test_flatten_orders_rows_by_sample_and_output() -> None:
+    case = ZOO["lenet"]
+    J = dense(case)
+    rows = J.flatten(0, 1)
+    model, x, output = case.build()
+    assert_near(tt.flatten(tt.ntk(model, x, output=output)), rows @ rows.T, 1e-10)
+
+
+def test_a_data_set_and_a_tensor_give_the_same() -> None:
+    model, x, _ = ZOO["mlp"].build()
+    K = tt.ntk(model, x)
+    assert K.equal(tt.ntk(model, torch.utils.data.TensorDataset(x)))
+    assert K.equal(tt.ntk(model, list(x)))
+
+
+def test_small_range_of_float16_is_scaled_away() -> None:
+    """Gradients of 1e-7 and inputs of 1e4 are outside of float16's range."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(48, 1)).double()
+    with torch.no_grad():
+        model[3].weight *= 1e-7
+        model[0].weight *= 1e-4
+    x = 1e4 * torch.randn(6, 2, 4, 4, dtype=torch.float64)
+    x[3:] *= 100  # a later batch is larger
+    J = oracle.jacobian(model, x)
+    model, x = model.float(), x.float()
+    for way in ("formed", "forming", "locations", "pixels"):
+        for part in ("0.weight", "3.weight"):
+            K = run(Job(model, x, None, None, "full", part, False, "float16", None), way, edge=2)
+            start, end = {"0.weight": (0, 54), "3.weight": (57, 105)}[part]
+            own = J[..., start:end]
+            assert_near(K, expected(own, own, "full"), 1e-3)
+
+
+def test_the_kernel_is_positive_semidefinite() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GELU(), nn.Flatten(), nn.Linear(8 * 36, 1))
+    x = torch.randn(60, 3, 8, 8)
+    for precision in ("float32", "bfloat16", "float16"):
+        eigenvalues = torch.linalg.eigvalsh(tt.ntk(model, x, reduce="trace", precision=precision).double())
+        assert eigenvalues[0] > -1e-5 * eigenvalues[-1]
+
+
+def test_explain_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    model, x, output = ZOO["lenet"].build()
+    tt.ntk(model, x, output=output, explain=True)
+    said = capsys.readouterr().out
+    for word in ("way", "multiplications", "bytes", "seconds", *dict(model.named_parameters())):
+        assert word in said
+
+
+def test_progress_reports_all_pairs() -> None:
+    seen: list[tuple[float, float]] = []
+    model, x, output = ZOO["mlp"].build()
+    tt.ntk(model, x, output=output, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1] > 0
