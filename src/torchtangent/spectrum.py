@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.inputs import TangentWarning
-from torchtangent.kernel.precision import arithmetic, find_precision
 from torchtangent.operators import Operator
 
 DENSE_LIMIT = 2048
@@ -82,7 +82,7 @@ def top(
     source = _source(K, device)
     if not 1 <= k <= source.size:
         raise ValueError(f"k must be between 1 and N = {source.size}, got {k}.")
-    with torch.no_grad(), arithmetic(find_precision(None, source.dtype)):  # TF32 would show in the residuals
+    with torch.no_grad(), float32_products():  # TF32 would show in the residuals
         if source.size <= DENSE_LIMIT or 4 * k > source.size:
             return _decomposed(source, k)
         values, vectors, goal = _iterated(source, k, tol, seed, max_restarts)

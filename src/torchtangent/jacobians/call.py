@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -72,3 +73,21 @@ def undisturbed() -> Iterator[None]:
             yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fused)
+
+
+@contextmanager
+def float32_products(matmul: str = "ieee", convolution: str = "ieee") -> Iterator[None]:
+    """Products of float32 on a GPU in full precision ("ieee") or in "tf32"; the user's settings return.
+
+    With TF32 a sample's output differs a little between batch sizes, so checks that compare need full precision.
+    """
+    cudnn: Any = torch.backends.cudnn
+    switches: list[Any] = [torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn]
+    before = [switch.fp32_precision for switch in switches]
+    try:
+        for switch, rule in zip(switches, (matmul, convolution, convolution), strict=True):
+            switch.fp32_precision = rule
+        yield
+    finally:
+        for switch, rule in zip(switches, before, strict=True):
+            switch.fp32_precision = rule

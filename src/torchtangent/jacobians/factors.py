@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-_CHUNK_BYTES = 1 << 24  # working set of a contraction
+_CHUNK_BYTES = {"cpu": 1 << 24, "cuda": 1 << 30}  # working set of a contraction: a cache, or enough to fill a GPU
 _WRITE_COST = 64  # multiplications that cost as much as writing, reading and squaring one entry of J
 
 
@@ -93,7 +93,7 @@ class Outer(LayerJacobian):
 
     def chunks(self, bytes_per_sample: int) -> Iterator[Outer]:
         """Pieces of a few samples each, so that `bytes_per_sample` times their number stays small."""
-        step = max(1, _CHUNK_BYTES // max(1, bytes_per_sample))
+        step = max(1, _CHUNK_BYTES.get(self.d.device.type, 1 << 24) // max(1, bytes_per_sample))
         for i in range(0, self.samples, step):
             yield replace(self, source=self.source[i : i + step], d=self.d[i : i + step])
 

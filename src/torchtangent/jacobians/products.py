@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchtangent.jacobians.call import undisturbed
+from torchtangent.jacobians.call import float32_products, undisturbed
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Inputs, batch_size, check_finite, take
 
@@ -66,6 +66,7 @@ def _works(way: Way, capture: Capture, x: Inputs) -> bool:
         return False
 
 
+@float32_products()
 def _adjoint(
     capture: Capture, forth: Callable[[Tangent], tuple[Tensor, Tensor]], back: Callable[[Tensor], Tangent]
 ) -> bool:

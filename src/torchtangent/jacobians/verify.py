@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from torchtangent.jacobians.call import undisturbed
+from torchtangent.jacobians.call import float32_products, undisturbed
 from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import Inputs, check_finite, take
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torchtangent.jacobians.capture import Capture, Trace
 
 
+@float32_products()
 def verify(capture: Capture, x: Inputs, samples: int) -> None:
     """Check the rules on the first samples of `x` and note which parameters need the fallback.
 

@@ -23,7 +23,7 @@ from torchtangent.kernel.distributed import Ranks
 from torchtangent.kernel.identity import content_hash
 from torchtangent.kernel.panel import Panel
 from torchtangent.kernel.plan import Machine, Task, make_plan
-from torchtangent.kernel.precision import arithmetic, find_precision
+from torchtangent.kernel.precision import find_precision, for_captures, for_contractions
 from torchtangent.kernel.progress import Progress, Report
 from torchtangent.kernel.samples import Samples, check_alike
 from torchtangent.kernel.store import KernelStore, load_kernel
@@ -133,7 +133,7 @@ class Job:
         if not self.symmetric:
             check_alike(self.x1, self.x2)
         self.reduce, self.ranks = reduce, Ranks.current()
-        with arithmetic(self.precision):
+        with for_captures(self.precision):
             layers = self._layers(self.x1.batch(0, min(2, len(self.x1))))
         C = self.capture.output_shape.numel()
         self.outputs = Outputs(reduce, 1 if reduce == "sum" else C)
@@ -157,7 +157,7 @@ class Job:
         def where(tile: Tile) -> list[Block]:
             return [k[:, tile.rows, :, tile.cols] for k in K] if place == self.device else self._zeros(tile.shape)
 
-        with arithmetic(self.precision), Progress(sum(t.pairs for t in tiles), progress) as bar:
+        with Progress(sum(t.pairs for t in tiles), progress) as bar:
             for tile, blocks in self.blocks(tiles, where):
                 if place != self.device:
                     for k, block in zip(K, blocks, strict=True):
@@ -187,7 +187,7 @@ class Job:
         self.plan = self.plan.follow(self.task, store.plan)
         pending = self.ranks.from_first(store.pending())
         show = progress if self.ranks.rank == 0 else False
-        with arithmetic(self.precision), Progress(sum(t.pairs for t in pending), show) as bar:
+        with Progress(sum(t.pairs for t in pending), show) as bar:
             for tile, (block,) in self.blocks(pending, lambda tile: self._zeros(tile.shape)):
                 store.write(tile, self._finish(block, self.symmetric and tile.i == tile.j))
                 bar.add(tile.pairs * self.ranks.size)
@@ -256,7 +256,8 @@ class Job:
         batch = min(self.plan.batch, stop - i)
         while i < stop and not changed:
             try:
-                panel.append(self._layers(x.batch(i, min(i + batch, stop))))
+                with for_captures(self.precision):
+                    panel.append(self._layers(x.batch(i, min(i + batch, stop))))
                 i += batch
             except DifferentUse as error:
                 changed = str(error)
@@ -289,11 +290,12 @@ class Job:
     def _contract(self, tile: Tile, left: Held, right: Held, blocks: list[Block]) -> None:
         rows = slice(tile.rows.start - left[1], tile.rows.stop - left[1])
         cols = slice(tile.cols.start - right[1], tile.cols.stop - right[1])
-        for i, part in enumerate(self.plan.parts):
-            mine = left[0].tile(i, rows)
-            other = mine if left[0] is right[0] and rows == cols else right[0].tile(i, cols)
-            unit = left[0].unit(i) * right[0].unit(i)
-            part.way.add(blocks[i % len(blocks)], mine, other, unit, self.plan.room)
+        with for_contractions(self.precision):
+            for i, part in enumerate(self.plan.parts):
+                mine = left[0].tile(i, rows)
+                other = mine if left[0] is right[0] and rows == cols else right[0].tile(i, cols)
+                unit = left[0].unit(i) * right[0].unit(i)
+                part.way.add(blocks[i % len(blocks)], mine, other, unit, self.plan.room)
 
     def _zeros(self, shape: tuple[int, int], device: torch.device | None = None) -> list[Block]:
         """Zeros for a block of the kernel, or of each part's kernel."""

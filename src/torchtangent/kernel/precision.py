@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-_TERMS = 1 << 16  # of one 16-bit product
+from torchtangent.jacobians.call import float32_products
+
+_TERMS = 1 << 15  # of one 16-bit product
 
 
 @dataclass(frozen=True)
@@ -49,23 +49,18 @@ def find_precision(name: str | None, model_dtype: torch.dtype) -> Precision:
     return PRECISIONS[name]
 
 
-@contextmanager
-def arithmetic(precision: Precision) -> Iterator[None]:
-    """Products of float32 matrices in full precision, or in TF32 where it was asked for; the user's setting returns.
+def for_captures(precision: Precision) -> AbstractContextManager[None]:
+    """Captures run in full precision, also where factors are rounded afterwards; convolutions in TF32 if it is asked.
 
-    Captures keep full precision in the 16-bit formats, too: an error in a cotangent is in every layer before it.
+    An error in a cotangent is in every layer before it. And in a fully connected network TF32 turns so many ReLUs to
+    the wrong side that its kernel is off by a percent.
     """
-    rule = "tf32" if precision.name == "tf32" else "ieee"
-    cudnn: Any = torch.backends.cudnn
-    switches: list[Any] = [torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn]
-    before = [switch.fp32_precision for switch in switches]
-    try:
-        for switch in switches:
-            switch.fp32_precision = rule
-        yield
-    finally:
-        for switch, value in zip(switches, before, strict=True):
-            switch.fp32_precision = value
+    return float32_products(convolution="tf32" if precision.name == "tf32" else "ieee")
+
+
+def for_contractions(precision: Precision) -> AbstractContextManager[None]:
+    """Contractions of float32 factors run in full precision, or in TF32."""
+    return float32_products(matmul="tf32" if precision.name == "tf32" else "ieee")
 
 
 def multiply(x: Float[Tensor, "*B n k"], y: Float[Tensor, "*B m k"]) -> Float[Tensor, "*B n m"]:

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
 from torchtangent.jacobians.inputs import Inputs, Output, batch_size, map_leaves
@@ -23,7 +24,6 @@ from torchtangent.jacobians.products import pull, push
 from torchtangent.jacobians.select import Params
 from torchtangent.kernel.contract import inputs_of
 from torchtangent.kernel.ntk import flatten, ntk
-from torchtangent.kernel.precision import arithmetic, find_precision
 from torchtangent.kernel.samples import Samples
 from torchtangent.operators import ImplicitOperator, LowRankOperator
 
@@ -110,7 +110,7 @@ class _Product:
 
     def __call__(self, V: Float[Tensor, "rows K"]) -> Float[Tensor, "rows K"]:
         width = max(1, _COLUMN_BYTES // (self.capture.space.size * V.element_size()))
-        with arithmetic(find_precision(None, self.dtype)):
+        with float32_products():
             return torch.cat([self._columns(W) for W in V.split(width, 1)], 1)
 
     def _columns(self, V: Float[Tensor, "rows K"]) -> Float[Tensor, "rows K"]:
@@ -257,7 +257,7 @@ def project(
     def features(x: Any) -> tuple[Float[Tensor, "rows R"], float]:
         """JΩ / √dimension, and ‖J‖²."""
         found, total = [], 0.0
-        with arithmetic(find_precision(None, torch.float32)):
+        with float32_products():
             for _, part in _batches(capture, Samples(x, device)):
                 layers = _layers(capture, part)
                 found.append(_projected(layers, dimension, seed) / dimension**0.5)

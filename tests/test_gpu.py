@@ -1,0 +1,112 @@
+"""The library on a GPU, where there is one: the numbers of the float64 oracle, within the memory that was given."""
+
+from __future__ import annotations
+
+import oracle
+import pytest
+import torch
+from cases import ZOO
+from torch import nn
+
+import torchtangent as tt
+from torchtangent import spectrum
+from torchtangent.kernel.ntk import Job
+from torchtangent.kernel.plan import make_plan, possible_ways
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),  # torch's, in the backward thread's first product
+]
+CASES = ["mlp", "lenet", "residual-gelu", "embedding", "conv2d-groups", "conv-transpose2d-groups", "sequence-outputs"]
+TOLERANCE = {"float32": 1e-5, "tf32": 1e-3, "float16": 1e-3, "bfloat16": 5e-3}
+
+
+def on_gpu(x):  # type: ignore[no-untyped-def]
+    if isinstance(x, torch.Tensor):
+        return x.cuda()
+    return tuple(map(on_gpu, x)) if isinstance(x, tuple) else {k: on_gpu(v) for k, v in x.items()}
+
+
+def relative(actual: torch.Tensor, reference: torch.Tensor) -> float:
+    return float((actual.double().cpu() - reference).norm() / reference.norm())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_jacobian_fisher_and_kernel_in_float64(name: str) -> None:
+    model, x, output = ZOO[name].build()
+    J = oracle.jacobian(model, x, output).flatten(1, -2)
+    model, x = model.cuda(), on_gpu(x)
+    assert relative(tt.jacobian(model, x, output=output).dense().flatten(1, -2), J) < 1e-10
+    assert relative(tt.ntk(model, x, output=output), torch.einsum("ncp,mep->nmce", J, J)) < 1e-10
+    F = torch.einsum("ncp,ncq->pq", J, J) / len(J)
+    data = (x, None)
+    for representation in (tt.Dense, tt.Implicit, tt.LowRank):
+        found = tt.fisher(model, data, representation, likelihood="gaussian", output=output)
+        assert relative(found.dense(), F) < 1e-10
+    assert relative(tt.fisher(model, data, tt.Diagonal, likelihood="gaussian", output=output).diag(), F.diag()) < 1e-10
+    for representation in (tt.EKFAC, tt.QuasiDiagonal):
+        trace = tt.fisher(model, data, representation, likelihood="gaussian", output=output).trace()
+        assert relative(torch.as_tensor(trace), F.trace()) < 1e-10
+
+
+@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize("way", ["formed", "forming", "product", "locations", "pixels", "tokens"])
+@pytest.mark.parametrize("name", ["lenet", "residual-gelu", "embedding", "conv2d-groups", "mlp"])
+def test_every_way_and_precision(name: str, way: str, precision: str) -> None:
+    case = ZOO[name]
+    model, x, output = case.build()
+    J = oracle.jacobian(model, x, output).flatten(1, -2)
+    model, x, _ = case.build(torch.float32)
+    job = Job(model.cuda(), on_gpu(x), None, output, "full", None, False, precision, None)
+    fit = {name: [w.name for w in possible_ways(layer, job.outputs)] for name, layer in job.task.layers.items()}
+    job.plan = make_plan(job.task, {name: way for name, names in fit.items() if way in names})
+    assert relative(job.run(False), torch.einsum("ncp,mep->nmce", J, J)) < TOLERANCE[precision]
+
+
+@pytest.mark.parametrize("megabytes", [200, 800])
+def test_memory_stays_within_the_budget(megabytes: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1), nn.Flatten())
+    model = nn.Sequential(model, nn.Linear(64 * 256, 1)).cuda()
+    x = torch.randn(1500, 3, 16, 16)  # on the CPU
+    tt.ntk(model, x[:4])
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    tt.ntk(model, x, max_memory=megabytes << 20)
+    assert torch.cuda.max_memory_allocated() - before < 1.1 * (megabytes << 20)
+
+
+def test_top_eigenpairs() -> None:
+    torch.manual_seed(0)
+    rows = torch.randn(3000, 500, device="cuda") * torch.linspace(1, 0.01, 500, device="cuda")
+    K = rows @ rows.T
+    values, vectors = spectrum.top(K, 20)
+    exact = torch.linalg.eigvalsh(K.double())[-20:].flip(0)
+    assert relative(values, exact.cpu()) < 1e-4
+    assert float((K @ vectors - vectors * values).norm() / values.norm()) < 1e-4
+
+
+def test_tf32_is_not_taken_for_mixing_samples() -> None:
+    """The user may have allowed TF32, with which a sample alone and one in a batch differ by 1e-3."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3072, 100), nn.ReLU(), nn.Linear(100, 1)).cuda()
+    x = torch.randn(64, 3072, device="cuda")
+    before = torch.backends.cuda.matmul.fp32_precision
+    try:
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        J = tt.jacobian(model, x).dense()
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+    assert J.shape == (64, 1, 307_401)
+
+
+def test_a_kernel_in_tf32_keeps_the_side_of_every_relu() -> None:
+    """With TF32 in the forward pass of this network the kernel would be off by a percent."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3072, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 1))
+    x = torch.randn(40, 3072)
+    J = oracle.jacobian(model.double(), x.double())
+    K = tt.ntk(model.float().cuda(), x, precision="tf32")
+    assert relative(K, torch.einsum("ncp,mep->nmce", J, J)) < 1e-3
