@@ -8,6 +8,7 @@ Everything is a contraction of one object, the Jacobian J of a network's outputs
     H = tt.hessian(model, loader, torch.nn.functional.cross_entropy)
 """
 
+from torchtangent import spectrum
 from torchtangent.curvature import (
     EKFAC,
     KFAC,
@@ -21,7 +22,7 @@ from torchtangent.curvature import (
     hessian,
 )
 from torchtangent.jacobians import Jacobian, TangentWarning, jacobian
-from torchtangent.kernel import flatten, load_kernel, ntk
+from torchtangent.kernel import flatten, load_kernel, ntk, sketch
 from torchtangent.operators import Operator, load
 
 __version__ = "0.1.0"
@@ -45,4 +46,6 @@ __all__ = [
     "load",
     "load_kernel",
     "ntk",
+    "sketch",
+    "spectrum",
 ]
