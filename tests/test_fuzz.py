@@ -18,6 +18,7 @@ import oracle
 import pytest
 import torch
 from cases import Wired, parameter, shake
+from forced import REDUCTIONS, WAYS, expected_kernel, fits, make_job, run_forced
 from hypothesis import HealthCheck, Phase, given, note, seed, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -272,8 +273,12 @@ def check(data: st.DataObject) -> None:
     actual = tt.jacobian(model, x)
     close(actual.dense(), J, "Jacobian")
     rows = J.flatten(0, -2)
-    layers = [layer.dense().reshape(len(rows), -1) for layer in actual.layers.values()]
-    close(sum(j @ j.T for j in layers), rows @ rows.T, "kernel")
+    reduce = data.draw(st.sampled_from(REDUCTIONS), label="reduce")
+    for way in WAYS:
+        job = make_job((model, x, None), reduce)
+        if fits(job, way) or way == "formed":
+            K = run_forced(job, way, edge=data.draw(st.integers(1, len(x)), label="edge"))
+            close(K, expected_kernel(J.flatten(1, -2), J.flatten(1, -2), reduce), f"kernel by {way}, {reduce}")
     v, u = torch.randn(J.shape[-1], dtype=torch.float64), torch.randn(J.shape[:-1], dtype=torch.float64)
     close(actual @ v, J @ v, "J v", 1e-13 * J.norm() * v.norm())
     close(actual.T @ u, u.flatten() @ rows, "Jᵀ u", 1e-13 * J.norm() * u.norm())

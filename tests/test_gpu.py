@@ -6,12 +6,11 @@ import oracle
 import pytest
 import torch
 from cases import ZOO
+from forced import WAYS, expected_kernel, make_job, run_forced
 from torch import nn
 
 import torchtangent as tt
 from torchtangent import spectrum
-from torchtangent.kernel.ntk import Job
-from torchtangent.kernel.plan import make_plan, possible_ways
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
@@ -37,7 +36,7 @@ def test_jacobian_fisher_and_kernel_in_float64(name: str) -> None:
     J = oracle.jacobian(model, x, output).flatten(1, -2)
     model, x = model.cuda(), on_gpu(x)
     assert relative(tt.jacobian(model, x, output=output).dense().flatten(1, -2), J) < 1e-10
-    assert relative(tt.ntk(model, x, output=output), torch.einsum("ncp,mep->nmce", J, J)) < 1e-10
+    assert relative(tt.ntk(model, x, output=output), expected_kernel(J, J)) < 1e-10
     F = torch.einsum("ncp,ncq->pq", J, J) / len(J)
     data = (x, None)
     for representation in (tt.Dense, tt.Implicit, tt.LowRank):
@@ -50,17 +49,15 @@ def test_jacobian_fisher_and_kernel_in_float64(name: str) -> None:
 
 
 @pytest.mark.parametrize("precision", TOLERANCE)
-@pytest.mark.parametrize("way", ["formed", "forming", "product", "locations", "pixels", "tokens"])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ["lenet", "residual-gelu", "embedding", "conv2d-groups", "mlp"])
 def test_every_way_and_precision(name: str, way: str, precision: str) -> None:
     case = ZOO[name]
     model, x, output = case.build()
     J = oracle.jacobian(model, x, output).flatten(1, -2)
     model, x, _ = case.build(torch.float32)
-    job = Job(model.cuda(), on_gpu(x), None, output, "full", None, False, precision, None)
-    fit = {name: [w.name for w in possible_ways(layer, job.outputs)] for name, layer in job.task.layers.items()}
-    job.plan = make_plan(job.task, {name: way for name, names in fit.items() if way in names})
-    assert relative(job.run(False), torch.einsum("ncp,mep->nmce", J, J)) < TOLERANCE[precision]
+    K = run_forced(make_job((model.cuda(), on_gpu(x), output), precision=precision), way, edge=2)
+    assert relative(K, expected_kernel(J, J)) < TOLERANCE[precision]
 
 
 @pytest.mark.parametrize("megabytes", [200, 800])
@@ -109,4 +106,4 @@ def test_a_kernel_in_tf32_keeps_the_side_of_every_relu() -> None:
     x = torch.randn(40, 3072)
     J = oracle.jacobian(model.double(), x.double())
     K = tt.ntk(model.float().cuda(), x, precision="tf32")
-    assert relative(K, torch.einsum("ncp,mep->nmce", J, J)) < 1e-3
+    assert relative(K, expected_kernel(J, J)) < 1e-3

@@ -49,6 +49,9 @@ def markdown(result: dict[str, Any]) -> str:
         goal = f"{TABLE[name].target:g}"
         shown = "" if times is None else f"{times:.2f}"
         parts.append(_line([_title(name, case), *figures, shown, goal, verdict(name, case["libraries"])]))
+    missing = [row.title for name, row in TABLE.items() if name not in cases]
+    if missing:
+        parts += ["", f"Not measured: {'; '.join(missing)}."]
     parts += [
         "",
         "Peak resident megabytes beyond the model, the data and the libraries' code, the kernel included:",

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import oracle
 import pytest
 import torch
 from cases import ZOO, Case
+from forced import REDUCTIONS, WAYS, expected_kernel, fits, make_job, run_forced
 from oracle import count, take
 from torch import Tensor, nn
 
 import torchtangent as tt
-from torchtangent.kernel.ntk import Job
-from torchtangent.kernel.plan import make_plan, possible_ways
 
-WAYS = ("formed", "forming", "product", "locations", "pixels", "tokens")
-REDUCTIONS = ("full", "trace", "sum", "diag")
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "tf32": 1e-3, "float16": 1e-3, "bfloat16": 5e-3}
 every_case = pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())
 
@@ -28,32 +22,9 @@ def silence(request: pytest.FixtureRequest, case: Case) -> None:
         request.getfixturevalue("quiet")
 
 
-def expected(J1: Tensor, J2: Tensor, reduce: str) -> Tensor:
-    """The kernel from dense Jacobians (N, C, P), from its definition."""
-    K = torch.einsum("ncp,mep->nmce", J1, J2)
-    if reduce == "full":
-        return K
-    diagonal = K.diagonal(dim1=2, dim2=3)
-    return {"trace": diagonal.sum(2), "sum": K.sum((2, 3)), "diag": diagonal}[reduce]
-
-
 def dense(case: Case) -> Tensor:
     model, x, output = case.build()
     return oracle.jacobian(model, x, output).flatten(1, -2)
-
-
-def job(problem: Any, reduce: str = "full", precision: str | None = None) -> Job:
-    model, x, output = problem
-    return Job(model, x, None, output, reduce, None, False, precision, None)
-
-
-def run(j: Job, way: str, edge: int, panel: int = 1) -> Any:
-    """The kernel with a way forced wherever it is possible, and with small tiles."""
-    fit = {name: [w.name for w in possible_ways(layer, j.outputs)] for name, layer in j.task.layers.items()}
-    plan = make_plan(j.task, {name: way for name, names in fit.items() if way in names})
-    edges = tuple((*range(0, len(x), edge), len(x)) for x in (j.x1, j.x2))
-    j.plan = replace(plan, edges=edges, panel=panel, batch=2)
-    return j.run(False)
 
 
 def assert_near(actual: Tensor, reference: Tensor, tolerance: float) -> None:
@@ -67,13 +38,12 @@ def assert_near(actual: Tensor, reference: Tensor, tolerance: float) -> None:
 def test_every_way_is_exact(case: Case) -> None:
     J = dense(case)
     problem = case.build()
-    layers = job(problem).task.layers.values()
     for i, way in enumerate(WAYS):
         reduce = REDUCTIONS[(len(case.name) + i) % 4]
-        j = job(problem, reduce=reduce)
-        if any(way == w.name for layer in layers for w in possible_ways(layer, j.outputs)):
-            K = run(j, way, edge=1 + i % 3)
-            assert_near(K, expected(J, J, reduce), 1e-10)
+        j = make_job(problem, reduce=reduce)
+        if fits(j, way):
+            K = run_forced(j, way, edge=1 + i % 3)
+            assert_near(K, expected_kernel(J, J, reduce), 1e-10)
             assert K.equal(K.transpose(0, 1) if K.dim() < 4 else K.permute(1, 0, 3, 2)), "not exactly symmetric"
 
 
@@ -85,9 +55,9 @@ def test_default_plan_for_equal_and_different_inputs(case: Case) -> None:
     n = count(x)
     few = take(x, slice(n // 2, n))
     reduce = REDUCTIONS[len(case.name) % 4]
-    assert_near(tt.ntk(model, x, output=output, reduce=reduce), expected(J, J, reduce), 1e-10)
+    assert_near(tt.ntk(model, x, output=output, reduce=reduce), expected_kernel(J, J, reduce), 1e-10)
     K = tt.ntk(model, x, few, output=output)
-    assert_near(K, expected(J, J[n // 2 :], "full"), 1e-10)
+    assert_near(K, expected_kernel(J, J[n // 2 :], "full"), 1e-10)
 
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)
@@ -96,7 +66,9 @@ def test_default_plan_for_equal_and_different_inputs(case: Case) -> None:
 def test_every_way_with_every_reduction(name: str, way: str, reduce: str) -> None:
     case = ZOO[name]
     J = dense(case)
-    assert_near(run(job(case.build(), reduce=reduce), way, edge=2, panel=2), expected(J, J, reduce), 1e-10)
+    assert_near(
+        run_forced(make_job(case.build(), reduce=reduce), way, edge=2, panel=2), expected_kernel(J, J, reduce), 1e-10
+    )
 
 
 @pytest.mark.parametrize("precision", TOLERANCE)
@@ -107,9 +79,9 @@ def test_every_precision(name: str, way: str, precision: str) -> None:
     J = dense(case)
     problem = case.build(torch.float64 if precision == "float64" else torch.float32)
     for reduce in ("full", "trace"):
-        K = run(job(problem, reduce=reduce, precision=precision), way, edge=2)
+        K = run_forced(make_job(problem, reduce=reduce, precision=precision), way, edge=2)
         assert K.dtype == (torch.float64 if precision == "float64" else torch.float32)
-        assert_near(K, expected(J, J, reduce), TOLERANCE[precision])
+        assert_near(K, expected_kernel(J, J, reduce), TOLERANCE[precision])
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet", "residual-gelu"])
@@ -151,10 +123,10 @@ def test_small_range_of_float16_is_scaled_away() -> None:
     model, x = model.float(), x.float()
     for way in ("formed", "forming", "locations", "pixels"):
         for part in ("0.weight", "3.weight"):
-            K = run(Job(model, x, None, None, "full", part, False, "float16", None), way, edge=2)
+            K = run_forced(make_job((model, x, None), precision="float16", params=part), way, edge=2)
             start, end = {"0.weight": (0, 54), "3.weight": (57, 105)}[part]
             own = J[..., start:end]
-            assert_near(K, expected(own, own, "full"), 1e-3)
+            assert_near(K, expected_kernel(own, own, "full"), 1e-3)
 
 
 def test_the_kernel_is_positive_semidefinite() -> None:

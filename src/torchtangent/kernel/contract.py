@@ -31,7 +31,7 @@ from torchtangent.kernel.precision import add_product, multiply
 Kept = Sequence[Tensor]
 Block = Float[Tensor, "B N R M Q"]  # Q = R, the rows of a second sample
 REDUCTIONS = ("full", "trace", "sum", "diag")
-_STRIPS, _STRIP = 8, 128  # a block on the diagonal is computed in so many strips, of so many rows at least
+_STRIPS, _STRIP = 16, 128  # a block on the diagonal is computed in so many strips, of so many rows at least
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torchtangent.kernel.pixels import Pixels
 from torchtangent.kernel.precision import Precision
 
 _SHARE = 0.25  # of the memory that is free for work goes to captures and blocks, the rest to what is kept
-_EDGE = {"cpu": 512, "cuda": 15360}  # samples along a tile, at most
+_EDGE = {"cpu": 1024, "cuda": 15360}  # samples along a tile, at most
 _BATCH = {"cpu": 256, "cuda": 1024}  # samples captured at a time, at most
 _ROOM = {"cpu": 32 << 20, "cuda": 1 << 40}  # bytes for products, at most: small ones stay in a CPU's cache
 _COPIES = 4  # how often J is read or written before it is kept
