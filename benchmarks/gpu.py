@@ -25,7 +25,7 @@ import torchtangent as tt
 from benchmarks.cases import resnet18
 from benchmarks.ntk.cases import lenet, mlp
 from torchtangent import spectrum
-from torchtangent.kernel.ntk import Job
+from torchtangent.kernel.job import Job
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "MLP": lambda: nn.Sequential(nn.Flatten(), mlp(1, 1.0)),
@@ -71,7 +71,7 @@ def run(model: nn.Module, x: Tensor, precision: str) -> dict[str, Any]:
     """Seconds, error and rate of one kernel, and seconds of its top eigenpairs."""
     tt.ntk(model, x[:64], precision=precision)  # compile, load libraries
     _free()
-    job = Job(model, x, None, None, "trace", None, False, precision, None)
+    job = Job(model, x, reduce="trace", precision=precision)
     products = sum(line[2] for line in job.plan.lines)
     start = _now()
     K = tt.ntk(model, x, reduce="trace", precision=precision)

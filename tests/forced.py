@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtangent.kernel.ntk import Job
+from torchtangent.kernel.job import Job
 from torchtangent.kernel.plan import make_plan, possible_ways
 
 WAYS = ("formed", "forming", "product", "locations", "pixels", "tokens")
@@ -27,7 +27,7 @@ def expected_kernel(J1: Tensor, J2: Tensor, reduce: str = "full") -> Tensor:
 def make_job(problem: Any, reduce: str = "full", precision: str | None = None, params: str | None = None) -> Job:
     """The kernel of a model, its inputs and its output, to be run."""
     model, x, output = problem
-    return Job(model, x, None, output, reduce, params, False, precision, None)
+    return Job(model, x, output=output, reduce=reduce, params=params, precision=precision)
 
 
 def fits(job: Job, way: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import torchtangent as tt
-from torchtangent.kernel.ntk import Job
+from torchtangent.kernel.job import Job
 from torchtangent.kernel.store import KernelStore
 
 TESTS = Path(__file__).parent
@@ -180,6 +180,32 @@ def test_a_budget_too_small_names_the_least(monkeypatch: pytest.MonkeyPatch) -> 
         tt.ntk(model, x, max_memory=least // 2)
 
 
+MEMORY = """
+import resource, sys, torch
+from torch import nn
+import torchtangent as tt
+torch.set_num_threads(1)
+torch.manual_seed(0)
+body = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten())
+model = nn.Sequential(body, nn.Linear(32 * 144, 64), nn.ReLU(), nn.Linear(64, int(sys.argv[3])))
+x = torch.randn(int(sys.argv[2]), 3, 16, 16)
+tt.ntk(model, x[:3])
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+before = peak()
+tt.ntk(model, x, max_memory=int(sys.argv[1]))
+print(peak() - before)
+"""
+
+
+@pytest.mark.parametrize(("megabytes", "samples", "outputs"), [(60, 1000, 1), (250, 3000, 1), (200, 300, 10)])
+def test_resident_memory_stays_within_the_budget(megabytes: int, samples: int, outputs: int) -> None:
+    """Kept whole, each of these would take gigabytes: 36 kB of activations and 5 to 50 kB of factors for a sample."""
+    command = [sys.executable, "-c", MEMORY, str(megabytes << 20), str(samples), str(outputs)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) <= 1.1 * (megabytes << 20), f"{int(done.stdout) >> 20} MiB of {megabytes}"
+
+
 def test_out_of_memory_halves_the_tiles_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = problem()
     whole = tt.ntk(model, x)
@@ -244,7 +270,7 @@ def test_a_parameter_used_differently_in_later_batches_is_still_exact() -> None:
     model = Routed().double()
     x = torch.randn(8, 3, dtype=torch.float64)
     x[:, 0] = torch.tensor([-1.0, 1, 1, 1, 1, 1, -1, 1])
-    job = Job(model, x, None, None, "full", None, False, None, None)
+    job = Job(model, x)
     job.plan = replace(job.plan, edges=((0, 2, 4, 6, 8),) * 2, panel=1, batch=2)
     import oracle
 

@@ -59,6 +59,17 @@ class Network:
         return copies
 
 
+def pull_back(f: Tensor, params: Mapping[str, Tensor], u: Tensor, *, keep_graph: bool = False) -> dict[str, Tensor]:
+    """Jᵀu by autograd for outputs f with a graph; zero for a parameter that takes no part in them."""
+    if not f.requires_grad:
+        return {name: torch.zeros_like(p, requires_grad=False) for name, p in params.items()}
+    with undisturbed():
+        grads = torch.autograd.grad(
+            f, list(params.values()), u.view_as(f), retain_graph=keep_graph, allow_unused=True, materialize_grads=True
+        )
+    return {name: g.to_dense() if g.is_sparse else g for name, g in zip(params, grads, strict=True)}
+
+
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Gradients on, fused attention off (it lacks derivatives that are needed here), global random state kept."""

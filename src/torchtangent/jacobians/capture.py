@@ -22,7 +22,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.nn.modules.conv import _ConvTransposeNd
 
 from torchtangent.jacobians import fallback
-from torchtangent.jacobians.call import Network, undisturbed
+from torchtangent.jacobians.call import Network, pull_back, undisturbed
 from torchtangent.jacobians.factors import Dense, LayerJacobian, Outer, Scale, merge, zero
 from torchtangent.jacobians.inputs import (
     Inputs,
@@ -265,17 +265,7 @@ class Trace:
 
     def gradient(self, u: Float[Tensor, "N *out"]) -> dict[str, Tensor]:
         """Jᵀu by autograd, parameter by parameter."""
-        params = self.capture.params
-        if not self.graph_outputs.requires_grad:
-            return {name: torch.zeros_like(p) for name, p in params.items()}
-        with undisturbed():
-            grads = torch.autograd.grad(
-                self.graph_outputs, list(params.values()), u, retain_graph=True, allow_unused=True
-            )
-        return {
-            name: torch.zeros_like(p) if g is None else g.to_dense() if g.is_sparse else g
-            for (name, p), g in zip(params.items(), grads, strict=True)
-        }
+        return pull_back(self.graph_outputs, self.capture.params, u, keep_graph=True)
 
     def _fall_back(self, names: list[str], cotangents: Tensor) -> dict[str, LayerJacobian]:
         capture, f = self.capture, self.capture.network

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchtangent.jacobians.call import float32_products, undisturbed
+from torchtangent.jacobians.call import float32_products, pull_back, undisturbed
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Inputs, batch_size, check_finite, take
 
@@ -19,14 +19,10 @@ Way = Callable[[Capture, Inputs, Tangent], tuple[Tensor, Tensor]]
 
 def pull(capture: Capture, x: Inputs, u: Float[Tensor, "N *out"]) -> Tangent:
     """Jᵀu, parameter by parameter."""
-    params = capture.params
     with undisturbed():
         f = capture.network(x)
-        check_finite(f.detach())
-        if not f.requires_grad:
-            return {name: torch.zeros_like(p, requires_grad=False) for name, p in params.items()}
-        grads = torch.autograd.grad(f, list(params.values()), u.view_as(f), allow_unused=True, materialize_grads=True)
-    return {name: g.to_dense() if g.is_sparse else g for name, g in zip(params, grads, strict=True)}
+    check_finite(f.detach())
+    return pull_back(f, capture.params, u)
 
 
 def push(capture: Capture, x: Inputs, v: Tangent) -> tuple[Float[Tensor, "N *out"], Float[Tensor, "N *out"]]:
@@ -148,12 +144,7 @@ class Linearized:
 
     def pull(self, u: Float[Tensor, "N *out"]) -> Tangent:
         """Jᵀu."""
-        values = list(self.params.values())
-        with undisturbed():
-            grads = torch.autograd.grad(
-                self._f, values, u.view_as(self._f), retain_graph=True, allow_unused=True, materialize_grads=True
-            )
-        return {name: g.to_dense() if g.is_sparse else g for name, g in zip(self.params, grads, strict=True)}
+        return pull_back(self._f, self.params, u, keep_graph=True)
 
 
 def linearized(capture: Capture, x: Inputs) -> Linearized | None:

@@ -1,0 +1,284 @@
+"""One kernel to compute: captured, planned, tile by tile."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from torchtangent.jacobians.capture import Capture
+from torchtangent.jacobians.factors import LayerJacobian
+from torchtangent.jacobians.inputs import Inputs, Output, TangentWarning
+from torchtangent.jacobians.select import Params
+from torchtangent.kernel.contract import REDUCTIONS, Block, DifferentUse, Outputs
+from torchtangent.kernel.distributed import Ranks
+from torchtangent.kernel.identity import content_hash
+from torchtangent.kernel.panel import Panel
+from torchtangent.kernel.plan import Machine, Task, make_plan
+from torchtangent.kernel.precision import find_precision, for_captures, for_contractions
+from torchtangent.kernel.progress import Progress, Report
+from torchtangent.kernel.samples import Samples, check_alike
+from torchtangent.kernel.store import KernelStore, load_kernel
+from torchtangent.kernel.tiles import Tile, tiles_of
+from torchtangent.operators.symmetric import reflect
+
+_FRACTION = {"cpu": 0.5, "cuda": 0.9}  # of the machine's memory, if the user does not say how much
+_CAPTURE = 2.0  # bytes while capturing, as a multiple of what a trace holds
+
+Held = tuple[Panel, int]  # kept samples, and the first one's place among all
+Where = Callable[[Tile], list[Block]]
+
+
+class Job:
+    """One kernel to compute: the model captured, the inputs checked, the plan made."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        x1: Any,
+        x2: Any = None,
+        *,
+        output: Output = None,
+        reduce: str = "full",
+        params: Params = None,
+        per_layer: bool = False,
+        precision: str | None = None,
+        max_memory: int | None = None,
+        stored: bool = False,
+    ) -> None:
+        if reduce not in REDUCTIONS:
+            raise ValueError(f"reduce={reduce!r} is not one of {', '.join(map(repr, REDUCTIONS))}.")
+        self.capture = Capture(model, params, output)
+        p = next(iter(self.capture.params.values()))
+        self.device, self.per_layer = p.device, per_layer
+        self.precision = find_precision(precision, p.dtype)
+        self.x1 = Samples(x1, p.device)
+        self.x2 = self.x1 if x2 is None else Samples(x2, p.device)
+        self.symmetric = x2 is None
+        if not self.symmetric:
+            check_alike(self.x1, self.x2)
+        self.reduce, self.ranks = reduce, Ranks.current()
+        with for_captures(self.precision):
+            layers = self._layers(self.x1.batch(0, min(2, len(self.x1))))
+        C = self.capture.output_shape.numel()
+        self.outputs = Outputs(reduce, 1 if reduce == "sum" else C)
+        self.budget = _default_budget(p.device) if max_memory is None else max_memory
+        self.task = self._task(layers, stored)
+        self.plan = make_plan(self.task)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The kernel's shape."""
+        C = self.outputs.outputs
+        return (len(self.x1), len(self.x2), *{"full": (C, C), "diag": (C,)}.get(self.reduce, ()))
+
+    def run(self, progress: bool | Report | None) -> Any:
+        """The kernel in memory."""
+        self.ranks = Ranks()  # each rank has its own
+        place = self.device if self.task.result else torch.device("cpu")
+        K = self._zeros((len(self.x1), len(self.x2)), place)
+        tiles = tiles_of(*self.plan.edges, self.symmetric)
+
+        def where(tile: Tile) -> list[Block]:
+            return [k[:, tile.rows, :, tile.cols] for k in K] if place == self.device else self._zeros(tile.shape)
+
+        with Progress(sum(t.pairs for t in tiles), progress) as bar:
+            for tile, blocks in self.blocks(tiles, where):
+                if place != self.device:
+                    for k, block in zip(K, blocks, strict=True):
+                        k[:, tile.rows, :, tile.cols] = block.to(place)
+                bar.add(tile.pairs)
+        kernels = [self._finish(k, self.symmetric) for k in K]
+        if not self.per_layer:
+            return kernels[0]
+        names = [part.names[0] for part in self.plan.parts]
+        order = list(self.capture.params)
+        return dict(sorted(zip(names, kernels, strict=True), key=lambda item: order.index(item[0])))
+
+    def run_to(self, path: str | os.PathLike[str], progress: bool | Report | None) -> np.memmap:
+        """The kernel on disk: what is not there yet is computed, by all ranks."""
+        open_store = partial(
+            KernelStore.open,
+            path,
+            self.identity(),
+            self.shape,
+            self.precision.total,
+            self.plan.to_json(),
+            self.symmetric,
+        )
+        store = open_store() if self.ranks.rank == 0 else None
+        self.ranks.wait()
+        store = store or open_store()
+        self.plan = self.plan.follow(self.task, store.plan)
+        pending = self.ranks.from_first(store.pending())
+        show = progress if self.ranks.rank == 0 else False
+        with Progress(sum(t.pairs for t in pending), show) as bar:
+            for tile, (block,) in self.blocks(pending, lambda tile: self._zeros(tile.shape)):
+                store.write(tile, self._finish(block, self.symmetric and tile.i == tile.j))
+                bar.add(tile.pairs * self.ranks.size)
+        self.ranks.wait()
+        if self.ranks.rank == 0:
+            store.finish()
+        self.ranks.wait()
+        return load_kernel(path)
+
+    def identity(self) -> dict[str, Any]:
+        """What the numbers of the kernel depend on."""
+        model = self.capture.model
+        return {
+            "parameters": content_hash(model.named_parameters()),
+            "buffers": content_hash(model.named_buffers()),
+            "chosen": list(self.capture.params),
+            "x1": self.x1.fingerprint(),
+            "x2": "x1" if self.symmetric else self.x2.fingerprint(),
+            "precision": self.precision.name,
+            "reduce": self.reduce,
+        }
+
+    def blocks(self, tiles: Sequence[Tile], where: Where) -> Iterator[tuple[Tile, list[Block]]]:
+        """Compute this rank's share of tiles: each with its block of the kernel (or of each part's kernel).
+
+        A parameter that a later batch uses in another form (a layer that is skipped, say) is formed from then on.
+
+        Args:
+            tiles: What is to be computed, by all ranks.
+            where: Gives for a tile the zeros to add to.
+        """
+        left = list(tiles)
+        while left:
+            try:
+                for wanted, found in self._groups(left, where):
+                    yield from found
+                    left = [tile for tile in left if tile not in wanted]
+            except DifferentUse as error:
+                ways = {**self.plan.ways, str(error): "formed"}
+                self.plan = replace(self.plan, parts=make_plan(self.task, ways).parts)
+
+    def _groups(
+        self, tiles: list[Tile], where: Where
+    ) -> Iterator[tuple[list[Tile], Iterator[tuple[Tile, list[Block]]]]]:
+        """Tiles of the same two panels, and the blocks of those that are this rank's."""
+        for i, rows in enumerate(self._panels(self.plan.edges[0])):
+            own = [t for t in tiles if rows[0] <= t.rows.start < rows[1]]
+            left = self._panel(self.x1, *rows) if own else None
+            for j, cols in enumerate(self._panels(self.plan.edges[1])):
+                wanted = [t for t in own if cols[0] <= t.cols.start < cols[1]]
+                if left is None or not wanted:
+                    continue
+                right = left if self.symmetric and i == j else self._panel(self.x2, *cols)
+                pair = ((left, rows[0]), (right, cols[0]))
+                yield wanted, ((tile, self._tile(tile, *pair, where(tile))) for tile in self.ranks.mine(wanted))
+                del right, pair
+
+    def _panels(self, edges: tuple[int, ...]) -> list[tuple[int, int]]:
+        starts = edges[:-1][:: self.plan.panel]
+        return list(zip(starts, (*starts[1:], edges[-1]), strict=True))
+
+    def _panel(self, x: Samples, start: int, end: int) -> Panel:
+        """What is kept of samples start … end − 1."""
+        panel = Panel(self.plan.parts, self.precision, end - start, self.ranks)
+        i, stop, changed = start + panel.own.start, start + panel.own.stop, ""
+        batch = min(self.plan.batch, stop - i)
+        while i < stop and not changed:
+            try:
+                with for_captures(self.precision):
+                    panel.append(self._layers(x.batch(i, min(i + batch, stop))))
+                i += batch
+            except DifferentUse as error:
+                changed = str(error)
+            except RuntimeError as error:
+                batch = _halve(error, batch, "samples captured at a time")
+        for name in filter(None, self.ranks.gather(changed)):
+            raise DifferentUse(name)
+        panel.share()
+        return panel
+
+    def _layers(self, x: Inputs) -> dict[str, LayerJacobian]:
+        trace = self.capture.trace(x)
+        u = trace.units()
+        return trace.pull(u.sum(0, keepdim=True) if self.reduce == "sum" else u)
+
+    def _tile(self, tile: Tile, left: Held, right: Held, blocks: list[Block]) -> list[Block]:
+        """The blocks of a tile, filled; in pieces, should memory run out."""
+        try:
+            self._contract(tile, left, right, blocks)
+        except RuntimeError as error:
+            half = _halve(error, tile.shape[0], "rows of a tile")
+            middle = tile.rows.start + half
+            for block in blocks:
+                block.zero_()
+            top, bottom = slice(tile.rows.start, middle), slice(middle, tile.rows.stop)
+            self._tile(replace(tile, rows=top), left, right, [b[:, :half] for b in blocks])
+            self._tile(replace(tile, rows=bottom), left, right, [b[:, half:] for b in blocks])
+        return blocks
+
+    def _contract(self, tile: Tile, left: Held, right: Held, blocks: list[Block]) -> None:
+        rows = slice(tile.rows.start - left[1], tile.rows.stop - left[1])
+        cols = slice(tile.cols.start - right[1], tile.cols.stop - right[1])
+        with for_contractions(self.precision):
+            for i, part in enumerate(self.plan.parts):
+                mine = left[0].tile(i, rows)
+                other = mine if left[0] is right[0] and rows == cols else right[0].tile(i, cols)
+                unit = left[0].unit(i) * right[0].unit(i)
+                part.way.add(blocks[i % len(blocks)], mine, other, unit, self.plan.room)
+
+    def _zeros(self, shape: tuple[int, int], device: torch.device | None = None) -> list[Block]:
+        """Zeros for a block of the kernel, or of each part's kernel."""
+        B, R = self.outputs.batches, self.outputs.rows
+        many = len(self.plan.parts) if self.per_layer else 1
+        size = (B, shape[0], R, shape[1], R)
+        return [torch.zeros(size, dtype=self.precision.total, device=device or self.device) for _ in range(many)]
+
+    def _finish(self, block: Block, symmetric: bool) -> Tensor:
+        """The kernel's own axes, as a view; of a block on the diagonal the lower half decides."""
+        if symmetric:
+            for one in block:
+                reflect(one.view(one.shape[0] * one.shape[1], -1))
+        if self.reduce == "full":
+            return block[0].permute(0, 2, 1, 3)
+        return block[:, :, 0, :, 0].permute(1, 2, 0) if self.reduce == "diag" else block[0, :, 0, :, 0]
+
+    def _task(self, layers: dict[str, LayerJacobian], stored: bool) -> Task:
+        fixed, each = self.capture.bytes_per_sample
+        captured = int(_CAPTURE * (fixed + self.outputs.outputs * each))
+        many = len(layers) if self.per_layer else 1
+        size = many * int(np.prod(self.shape)) * self.precision.total.itemsize
+        fits = not stored and (self.device.type == "cpu" or size <= self.budget / 2)
+        n2 = None if self.symmetric else len(self.x2)
+        return Task(
+            layers,
+            self.outputs,
+            (len(self.x1), n2),
+            self.precision,
+            Machine.of(self.device),
+            captured,
+            size if fits else 0,
+            self.budget,
+            self.per_layer,
+        )
+
+
+def _default_budget(device: torch.device) -> int:
+    if device.type == "cuda":
+        memory = torch.cuda.get_device_properties(device).total_memory
+    else:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(_FRACTION.get(device.type, 0.5) * memory)
+
+
+def _halve(error: RuntimeError, size: int, what: str) -> int:
+    """Half the size after an out-of-memory error, and say so; other errors go on."""
+    lack = isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    if not lack or size <= 1:
+        raise error
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    warnings.warn(f"Memory ran out with {size} {what}; going on with {size // 2}.", TangentWarning, stacklevel=2)
+    return size // 2
