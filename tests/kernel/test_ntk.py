@@ -151,3 +151,49 @@ def test_progress_reports_all_pairs() -> None:
     model, x, output = ZOO["mlp"].build()
     tt.ntk(model, x, output=output, progress=lambda done, total: seen.append((done, total)))
     assert seen[-1][0] == seen[-1][1] > 0
+
+
+def test_a_weight_formed_from_factors_and_by_the_fallback_has_one_order() -> None:
+    """A transposed convolution's matrix order is not the order of its weight; a batch may need the fallback."""
+
+    class Lone(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.t = nn.ConvTranspose2d(2, 3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if len(x) == 1:
+                return nn.functional.conv_transpose2d(x, self.t.weight, self.t.bias).flatten(1)[:, :4]
+            return self.t(x).flatten(1)[:, :4]
+
+    torch.manual_seed(0)
+    model, x = Lone().double(), torch.randn(4, 2, 2, 2, dtype=torch.float64)
+    J = oracle.jacobian(model, x)
+    assert_near(tt.ntk(model, x, x[:1]), expected_kernel(J, J[:1]), 1e-10)
+
+
+def test_gradients_near_the_end_of_float32_do_not_overflow_their_scale() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    with torch.no_grad():
+        model[2].weight *= 1e-30
+    x = torch.randn(5, 3)
+    K = tt.ntk(model, x, precision="float16")
+    assert_near(K, tt.ntk(model.double(), x.double()), 1e-3)
+
+
+def test_out_of_memory_in_a_backward_pass_is_not_taken_for_a_lack_of_vectorization(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torchtangent.jacobians.capture import Capture
+
+    model, x, _ = ZOO["mlp"].build()
+    trace = Capture(model).trace(x)
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.autograd, "grad", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        trace.pull(trace.units())
+    assert trace.capture.batched

@@ -82,6 +82,26 @@ def test_a_kernel_of_something_else_is_refused(tmp_path: Path) -> None:
         tt.ntk(model, x, out=tmp_path / "K.npy")
 
 
+def test_another_function_of_the_same_parameters_is_refused(tmp_path: Path) -> None:
+    model, x = problem()
+    tt.ntk(model, x, out=tmp_path / "K.npy")
+    model[1] = nn.ReLU()
+    with pytest.raises(ValueError, match="architecture"):
+        tt.ntk(model, x, out=tmp_path / "K.npy")
+    model[1] = nn.Tanh()
+    with pytest.raises(ValueError, match="same parameters but other outputs"):
+        tt.ntk(model, x, output=torch.sin, out=tmp_path / "K.npy")
+
+    class Switched(nn.Linear):
+        def forward(self, x: torch.Tensor, double: bool) -> torch.Tensor:
+            return super().forward(x) * (2 if double else 1)
+
+    model, x = Switched(3, 2), torch.randn(4, 3)
+    tt.ntk(model, (x, True), out=tmp_path / "L.npy")
+    with pytest.raises(ValueError, match="x1"):
+        tt.ntk(model, (x, False), out=tmp_path / "L.npy")
+
+
 WORKER = """
 import os, signal, sys, torch
 sys.path.insert(0, {tests!r})

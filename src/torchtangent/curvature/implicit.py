@@ -15,7 +15,7 @@ from torchtangent.curvature.data import Batches
 from torchtangent.curvature.representation import Accumulator, Representation, Scope
 from torchtangent.jacobians.call import undisturbed
 from torchtangent.jacobians.capture import Capture
-from torchtangent.jacobians.inputs import Inputs, batch_size
+from torchtangent.jacobians.inputs import Inputs, batch_size, map_leaves
 from torchtangent.jacobians.products import Linearized, linearized, pull, push
 from torchtangent.operators import ImplicitOperator
 
@@ -98,6 +98,23 @@ class HessianProduct:
 
     def __init__(self, capture: Capture, batches: Batches, loss: Loss) -> None:
         self.capture, self.batches, self.loss = capture, batches, loss
+        self._checked = False
+
+    def _check_mean(self, value: Tensor, f: Tensor, y: Any) -> None:
+        """The loss must be a mean over samples: the same for each sample taken twice."""
+        if value.dim() != 0:
+            raise ValueError(
+                f"The loss should be one number, the mean over the samples; got shape {tuple(value.shape)}."
+            )
+        if not self._checked:
+            self._checked = True
+            targets = None if y is None else map_leaves(lambda t: torch.cat([t, t]), y)
+            twice = self.loss(torch.cat([f, f]).detach(), targets)
+            if not torch.isclose(twice, value.detach(), rtol=1e-3, atol=1e-6):
+                raise ValueError(
+                    f"The loss should be the mean over the samples, but it is {value:.4g} for a batch and {twice:.4g} "
+                    'for the same batch twice. Use reduction="mean".'
+                )
 
     def __call__(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
         total, n = torch.zeros_like(V), 0
@@ -109,10 +126,7 @@ class HessianProduct:
             with undisturbed():
                 f = self.capture.network(x)
                 value = self.loss(f, y)
-                if value.dim() != 0:
-                    raise ValueError(
-                        f"The loss should be one number, the mean over the samples; got shape {tuple(value.shape)}."
-                    )
+                self._check_mean(value, f, y)
                 grads = torch.autograd.grad(value, params, create_graph=True, materialize_grads=True)
                 flat = torch.cat([g.flatten() for g in grads])
                 for k, column in enumerate(V.unbind(1)):

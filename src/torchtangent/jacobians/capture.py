@@ -31,8 +31,9 @@ from torchtangent.jacobians.inputs import (
     batch_size,
     check_devices,
     check_finite,
+    versions,
 )
-from torchtangent.jacobians.modes import check_modes
+from torchtangent.jacobians.modes import check_autograd, check_modes
 from torchtangent.jacobians.rules import RULES, NoRule
 from torchtangent.jacobians.select import Params, select
 from torchtangent.jacobians.verify import verify
@@ -61,6 +62,9 @@ class Capture:
     """
 
     def __init__(self, model: nn.Module, params: Params = None, output: Output = None) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"The model should be an nn.Module, got a {type(model).__name__}. The model comes first.")
+        check_autograd(model)
         check_modes(model)
         self.model = model
         self.network = Network(model, output)
@@ -71,7 +75,7 @@ class Capture:
         self.loop = False  # the fallback cannot vectorize over samples
         self.batched = True  # backward passes of all cotangents can run as one
         self.push: Callable | None = None  # how J v is computed for this model (see products.py)
-        self.versions = self._versions()
+        self.state = self._state()
         self.signatures: set[tuple] = set()  # the patterns of use that were checked
         self.verified = 0  # samples of the largest batch that was checked
         self.bytes_per_sample = (0, 0)  # of a trace: fixed, and for each cotangent
@@ -96,12 +100,14 @@ class Capture:
             verify(self, x, samples=min(n, 2))
 
     def check_unmoved(self) -> None:
-        """What was made at one point of parameter space must not be used at another."""
-        if self.versions != self._versions():
-            raise RuntimeError(
-                "The model's parameters were changed since this object was made, so its values would belong "
-                "to another point. Make it again (or keep a copy of the model)."
-            )
+        """What was made of one model must not be used with another, or in another mode."""
+        check_autograd(self.model)
+        for what, now in self._state().items():
+            if now != self.state[what]:
+                raise RuntimeError(
+                    f"The model's {what} changed since this object was made (or it was copied), so its values would "
+                    "belong to another function. Make it again, or keep a copy of the model."
+                )
 
     def outputs(self, x: Inputs) -> Float[Tensor, "N *out"]:
         """f(x), without a graph."""
@@ -110,8 +116,13 @@ class Capture:
         check_finite(f)
         return f
 
-    def _versions(self) -> list[tuple[int, int]]:
-        return [(p._version, p.data_ptr()) for p in self.params.values()]
+    def _state(self) -> dict[str, list[Any]]:
+        """What tells whether the model is still the same function."""
+        return {
+            "parameters": versions(self.params.values()),
+            "buffers": versions(self.model.buffers()),
+            "training mode": [module.training for module in self.model.modules()],
+        }
 
     def record(self, x: Inputs) -> Trace:
         """Run the model on a batch with hooks on every layer that has a rule."""
@@ -162,6 +173,11 @@ class Trace:
         self.unused = [name for name, count in used.items() if count == 0]
         self.uncovered = {n for n, count in used.items() if count != recorded[n]} | capture.uncovered
         self.uncovered -= set(self.unused)
+        if len(self.unused) == len(capture.params):
+            raise ValueError(
+                "None of the parameters influences the output: its whole Jacobian would be zero. Does the model detach "
+                "it, or run under torch.inference_mode() or no_grad?"
+            )
         if self.unused:
             capture.say_once(
                 "unused",
@@ -246,7 +262,9 @@ class Trace:
                 return torch.autograd.grad(
                     self.graph_outputs, edges, cotangents, retain_graph=True, allow_unused=True, is_grads_batched=True
                 )
-            except (RuntimeError, NotImplementedError, UserWarning):
+            except torch.OutOfMemoryError:
+                raise  # with fewer samples it may do
+            except (RuntimeError, UserWarning):
                 self.capture.batched = False
                 return None
 
@@ -274,6 +292,8 @@ class Trace:
             if not capture.loop:
                 try:
                     return fallback.vectorized(f, chosen, self.x, cotangents)
+                except torch.OutOfMemoryError:
+                    raise
                 except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
                     capture.loop = True
                     capture.say_once(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -33,6 +33,11 @@ def map_leaves(f: Callable[[Tensor], Any], x: Inputs) -> Any:
     if isinstance(x, tuple | list):
         return tuple(one(v) for v in x)
     return one(x)
+
+
+def versions(tensors: Iterable[Tensor]) -> list[tuple[int, int]]:
+    """Where tensors are and how often they were written to: unequal if they were changed in between."""
+    return [(0 if t.is_inference() else t._version, t.data_ptr()) for t in tensors]
 
 
 def take(x: Inputs, index: slice) -> Any:
@@ -114,7 +119,11 @@ def _find(result: Any, output: Output) -> Any:
     if callable(output):
         return output(result)
     if isinstance(output, str):
-        return result[output] if isinstance(result, Mapping) else getattr(result, output)
+        found = result.get(output) if isinstance(result, Mapping) else getattr(result, output, None)
+        if found is None:
+            has = f"keys {', '.join(map(repr, result))}" if isinstance(result, Mapping) else type(result).__name__
+            raise ValueError(f"The model's result ({has}) has no {output!r} for output={output!r}.")
+        return found
     if isinstance(result, Tensor):
         return result
     if isinstance(result, Mapping) and "logits" in result:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.inputs import Inputs, Output, batch_size, split
+from torchtangent.jacobians.inputs import Inputs, Output, batch_size, leaves, split, versions
 from torchtangent.jacobians.products import pull, push
 from torchtangent.jacobians.select import Params
 from torchtangent.operators.space import Space, Vector
@@ -45,6 +45,7 @@ class Jacobian:
 
     def __init__(self, capture: Capture, x: Inputs, outputs: tuple[int, ...]) -> None:
         self._capture, self._x, self._outputs = capture, x, outputs
+        self._versions = versions(leaves(x))
 
     @property
     def space(self) -> Space:
@@ -64,6 +65,7 @@ class Jacobian:
         return self._layers(self._x)
 
     def _layers(self, x: Inputs) -> dict[str, LayerJacobian]:
+        self._check()
         trace = self._capture.trace(x)
         return trace.pull(trace.units())
 
@@ -104,8 +106,16 @@ class Jacobian:
         return torch.stack(parts).sum(0)
 
     def _pieces(self, cotangents: int = 1) -> Iterator[tuple[slice, Inputs]]:
-        self._capture.check(self._x)
+        self._check()
         return split(self._x, self._capture.samples_within(_BUDGET, cotangents))
+
+    def _check(self) -> None:
+        """Model and inputs must be what they were."""
+        if versions(leaves(self._x)) != self._versions:
+            raise RuntimeError(
+                "The inputs changed since this Jacobian was made (or it was copied). Make it again, or keep a copy."
+            )
+        self._capture.check(self._x)
 
 
 class Transposed:

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
+
+
+def check_autograd(model: nn.Module) -> None:
+    """Raise where autograd records nothing."""
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "Inside torch.inference_mode() nothing can be differentiated. Leave it for this call "
+            "(torch.no_grad() is fine)."
+        )
+    for name, p in model.named_parameters():
+        if p.is_inference():
+            raise RuntimeError(
+                f"Parameter '{name}' was made inside torch.inference_mode() and cannot be differentiated. "
+                "Make the model outside of it."
+            )
 
 
 def check_modes(model: nn.Module) -> None:

@@ -126,8 +126,8 @@ class Formed(Way):
         return Cost(o.batches * o.rows**2 * P, 0, 0, o.batches * o.rows * P, 0)
 
     def keep(self, layer: LayerJacobian) -> Kept:
-        if not isinstance(layer, Outer):
-            return (self.outputs.arrange(layer.flat()),)
+        if not isinstance(layer, Outer) or layer.order != tuple(sorted(layer.order)):
+            return (self.outputs.arrange(layer.flat()),)  # in the parameter's own order, as every other form of it
         N, _, C, S, _ = layer.d.shape
         J = layer.d.new_empty(N, C, self.width)
         start = 0
@@ -277,7 +277,10 @@ L = TypeVar("L", bound=LayerJacobian)
 
 def alike(layer: LayerJacobian, example: L) -> L:
     """The layer, if it has the form of the one for which a way was chosen."""
-    if isinstance(layer, type(example)) and layer.d.shape[1:] == example.d.shape[1:]:
+    same = isinstance(layer, type(example)) and layer.d.shape[1:] == example.d.shape[1:]
+    if same and isinstance(layer, Outer) and isinstance(example, Outer):
+        same = layer.source.shape[1:] == example.source.shape[1:]
+    if same and isinstance(layer, type(example)):
         return layer
     raise DifferentUse
 

@@ -110,13 +110,15 @@ class Job:
             self.identity(),
             self.shape,
             self.precision.total,
-            self.plan.to_json(),
+            {**self.plan.to_json(), "probe": self._probe()},
             self.symmetric,
         )
         store = open_store() if self.ranks.rank == 0 else None
         self.ranks.wait()
         store = store or open_store()
+        self._check_probe(store.plan["probe"])
         self.plan = self.plan.follow(self.task, store.plan)
+        self.plan = replace(self.plan, panel=self.ranks.from_first(self.plan.panel))  # the same captures on all
         pending = self.ranks.from_first(store.pending())
         show = progress if self.ranks.rank == 0 else False
         with Progress(sum(t.pairs for t in pending), show) as bar:
@@ -129,10 +131,24 @@ class Job:
         self.ranks.wait()
         return load_kernel(path)
 
+    def _probe(self) -> list[float]:
+        """Some outputs of the first sample, which tell networks with the same parameters apart."""
+        with for_captures(self.precision):
+            return self.capture.outputs(self.x1.batch(0, 1)).flatten()[:16].tolist()
+
+    def _check_probe(self, stored: list[float]) -> None:
+        now = self._probe()
+        if len(now) != len(stored) or not np.allclose(now, stored, rtol=1e-3, atol=1e-3 * max(map(abs, stored))):
+            raise ValueError(
+                "The kernel that is stored there belongs to a network with the same parameters but other outputs: "
+                f"{stored[:3]} then, {now[:3]} now for the first sample. Use another path."
+            )
+
     def identity(self) -> dict[str, Any]:
         """What the numbers of the kernel depend on."""
         model = self.capture.model
         return {
+            "architecture": str(model),
             "parameters": content_hash(model.named_parameters()),
             "buffers": content_hash(model.named_buffers()),
             "chosen": list(self.capture.params),
@@ -158,8 +174,8 @@ class Job:
                     yield from found
                     left = [tile for tile in left if tile not in wanted]
             except DifferentUse as error:
-                ways = {**self.plan.ways, str(error): "formed"}
-                self.plan = replace(self.plan, parts=make_plan(self.task, ways).parts)
+                plan = make_plan(self.task, {**self.plan.ways, str(error): "formed"})
+                self.plan = plan.follow(self.task, {**self.plan.to_json(), "ways": plan.ways})
 
     def _groups(
         self, tiles: list[Tile], where: Where
@@ -202,15 +218,16 @@ class Job:
 
     def _layers(self, x: Inputs) -> dict[str, LayerJacobian]:
         trace = self.capture.trace(x)
-        u = trace.units()
-        return trace.pull(u.sum(0, keepdim=True) if self.reduce == "sum" else u)
+        return trace.pull(torch.ones_like(trace.outputs)[None] if self.reduce == "sum" else trace.units())
 
     def _tile(self, tile: Tile, left: Held, right: Held, blocks: list[Block]) -> list[Block]:
         """The blocks of a tile, filled; in pieces, should memory run out."""
+        half = 0
         try:
             self._contract(tile, left, right, blocks)
         except RuntimeError as error:
             half = _halve(error, tile.shape[0], "rows of a tile")
+        if half:  # here, and not above, where the error still holds what filled the memory
             middle = tile.rows.start + half
             for block in blocks:
                 block.zero_()

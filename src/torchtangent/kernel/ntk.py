@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchtangent.jacobians.inputs import Output
@@ -43,7 +42,7 @@ def ntk(
         params: Which parameters, by name pattern or predicate; all trainable ones by default.
         per_layer: Return a dict with the kernel of each parameter instead; they sum to K.
         precision: "float64", "float32", "tf32", "bfloat16" or "float16" (factors rounded to it, products summed in
-            float32). The model's own by default.
+            float32). The model's own by default; the model itself always runs in its own.
         max_memory: Bytes to stay within; by default a fixed fraction of the machine's memory.
         out: A file (.npy) to write the kernel to, tile by tile. A run that was stopped goes on where it was; under
             torchrun the ranks share the tiles.
@@ -62,6 +61,8 @@ def ntk(
     tensor([[ 2.,  3.],
             [ 3., 14.]])
     """
+    if max_memory is not None and not isinstance(max_memory, int):
+        raise TypeError(f"max_memory is a number of bytes, got {max_memory!r}.")
     if out is not None and per_layer:
         raise ValueError("out= writes one kernel; per_layer=True gives several. Ask for one parameter with params=...")
     job = Job(
@@ -81,8 +82,8 @@ def ntk(
     return job.run(progress) if out is None else job.run_to(out, progress)
 
 
-def flatten(K: Tensor) -> Float[Tensor, "n m"]:
-    """(N1, N2, C, C) → (N1·C, N2·C): the kernel as a matrix, a row for each sample and output.
+def flatten(K: Any) -> Any:
+    """(N1, N2, C, C) → (N1·C, N2·C): a kernel, tensor or array, with a row for each sample and output.
 
     >>> import torch
     >>> flatten(torch.arange(16.).view(2, 2, 2, 2))[0]
@@ -91,4 +92,4 @@ def flatten(K: Tensor) -> Float[Tensor, "n m"]:
     if K.ndim != 4:
         raise ValueError(f"flatten takes a kernel (N1, N2, C, C), got shape {tuple(K.shape)}.")
     N, M, C, E = K.shape
-    return K.permute(0, 2, 1, 3).reshape(N * C, M * E)
+    return (K.permute if isinstance(K, Tensor) else K.transpose)(0, 2, 1, 3).reshape(N * C, M * E)

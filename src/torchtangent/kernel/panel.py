@@ -118,6 +118,6 @@ class Panel:
 def _scale(largest: float, terms: int) -> float:
     """A power of two with which `terms` products of two such numbers stay below 2¹⁵."""
     if not largest > 0:
-        return 2.0**40  # all zeros, so far
+        return 2.0**60  # all zeros, so far
     top = min(8.0, (15 - math.log2(terms)) / 2)
-    return 2.0 ** math.floor(top - math.log2(largest))
+    return 2.0 ** min(60, max(-60, math.floor(top - math.log2(largest))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
+from torchtangent.jacobians.inputs import TangentWarning
 from torchtangent.kernel.contract import Formed, Forming, Locations, Outputs, Product, Tokens, Way, inputs_of
 from torchtangent.kernel.panel import Part
 from torchtangent.kernel.pixels import Pixels
@@ -128,20 +130,28 @@ class Plan:
         """The plan of an earlier run, with as many samples kept at a time as fit today."""
         edges = (tuple(stored["edges1"]), tuple(stored["edges2"]))
         panel = max(1, self.panel * self.edges[0][1] // max(edges[0][1], edges[1][1]))
+        if edges[0][1] > self.edges[0][1]:
+            warnings.warn(
+                f"The stored plan has tiles of {edges[0][1]} samples, larger than the {self.edges[0][1]} that fit into "
+                "max_memory today; it is followed, with more memory.",
+                TangentWarning,
+                stacklevel=2,
+            )
         parts = make_plan(task, stored["ways"]).parts
         return replace(self, parts=parts, edges=edges, panel=panel, batch=stored["batch"], room=stored["room"])
 
     def __str__(self) -> str:
         """A table: parameter, way, multiplications and kept bytes, predicted seconds."""
         n = len(self.edges[0]) - 1
+        kept = min(self.edges[0][-1], self.panel * self.edges[0][1])
         head = (
             f"tiles of {self.edges[0][1]} × {self.edges[1][1]} samples, {n} × {len(self.edges[1]) - 1} of them; "
-            f"{self.panel * self.edges[0][1]} samples kept at a time, captured {self.batch} at a time; "
+            f"{kept} samples kept at a time, captured {self.batch} at a time; "
             f"{self.room / 2**20:.0f} MiB for products"
         )
         rows = [f"{'parameter':40} {'way':10} {'multiplications':>15} {'bytes/sample':>13} {'seconds':>9}"]
-        for name, way, products, kept, seconds in self.lines:
-            rows.append(f"{name:40} {way:10} {products:15.2e} {kept:13.0f} {seconds:9.2g}")
+        for name, way, products, held, seconds in self.lines:
+            rows.append(f"{name:40} {way:10} {products:15.2e} {held:13.0f} {seconds:9.2g}")
         total = [sum(line[i] for line in self.lines) for i in (2, 3, 4)]  # type: ignore[misc]
         rows.append(f"{'all':40} {'':10} {total[0]:15.2e} {total[1]:13.0f} {total[2]:9.2g}")
         return "\n".join([head, *rows])
@@ -162,12 +172,15 @@ def make_plan(task: Task, ways: Mapping[str, str] | None = None) -> Plan:
         if everything * held <= (1 - _SHARE) * (task.budget - task.result):
             break
     tile = task.outputs.batches * task.outputs.rows**2 * 2 * task.precision.total.itemsize  # and a copy of it
+    if task.separate and not task.result:
+        tile *= len(chosen)
+    captured = task.captured + _COPIES * 4 * sum(w.cost().held for w in chosen.values() if isinstance(w, Formed))
     free = task.budget - task.result
     most = max(n, m or 0)
-    work = max(int(_SHARE * free), _least_work(task, opened, tile))
+    work = max(int(_SHARE * free), _least_work(captured, opened, tile))
     least = work + 2 * held
     if free < least:
-        need = task.result + _least_work(task, opened, tile) + 2 * held
+        need = task.result + _least_work(captured, opened, tile) + 2 * held
         raise ValueError(
             f"max_memory of {task.budget:,} bytes is too small: one tile of one sample needs {math.ceil(need):,} "
             f"bytes, {task.result:,} of them for the kernel itself. "
@@ -185,7 +198,7 @@ def make_plan(task: Task, ways: Mapping[str, str] | None = None) -> Plan:
             edge = max(1, int((free - work) / (2 * held)))
             edges1, panel = _edges(n, edge), 1
             edges2 = edges1 if m is None else _edges(m, edge)
-    batch = max(1, min(_BATCH[task.machine.kind], int(work / max(1, task.captured))))
+    batch = max(1, min(_BATCH[task.machine.kind], work // max(1, captured)))
     lines = tuple(
         (name, way.name, way.cost().pair * task.pairs, way.cost().held * task.precision.held.itemsize, seconds)
         for name, way in chosen.items()
@@ -240,12 +253,15 @@ def _bytes(task: Task, ways: Sequence[Way]) -> tuple[int, int]:
     """Bytes of a sample: kept, and opened."""
     item = task.precision.held.itemsize
     costs = [way.cost() for way in ways]
-    return item * sum(c.held for c in costs), item * max(c.opened for c in costs)
+    opened = max(c.opened for c in costs)
+    if task.precision.half and task.machine.kind == "cpu":
+        opened += 2 * max(c.held for c in costs)  # products are taken of float32 copies
+    return item * sum(c.held for c in costs), item * opened
 
 
-def _least_work(task: Task, opened: int, tile: int) -> int:
+def _least_work(captured: int, opened: int, tile: int) -> int:
     """Bytes without which nothing can be captured or contracted."""
-    return max(task.captured, 2 * (tile + 2 * opened))
+    return max(captured, 2 * (tile + 2 * opened))
 
 
 def _edges(n: int, edge: int) -> tuple[int, ...]:

@@ -59,7 +59,8 @@ class Samples:
     def fingerprint(self) -> str:
         """A hash of all the inputs."""
         if self.dataset is None:
-            return content_hash((str(i), t) for i, t in enumerate(leaves(self.x)))
+            rest = map_leaves(lambda t: "tensor", self.x)  # names, and what is passed along
+            return f"{content_hash((str(i), t) for i, t in enumerate(leaves(self.x)))} {rest!r}"
         items = (self.batch(i, i + 1) for i in range(self.count))
         return content_hash((f"{n}.{i}", t) for n, x in enumerate(items) for i, t in enumerate(leaves(x)))
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
-from torchtangent.jacobians.inputs import Inputs, Output, batch_size, map_leaves
+from torchtangent.jacobians.inputs import Inputs, Output, batch_size, leaves, map_leaves, versions
 from torchtangent.jacobians.products import pull, push
 from torchtangent.jacobians.select import Params
 from torchtangent.kernel.contract import inputs_of
@@ -104,11 +104,14 @@ class _Product:
     def __init__(self, capture: Capture, x: Any) -> None:
         p = next(iter(capture.params.values()))
         self.capture, self.samples = capture, Samples(x, p.device)
+        self.versions = versions(leaves(x)) if self.samples.dataset is None else []
         self.dtype = torch.promote_types(p.dtype, torch.float32)
         capture.check(self.samples.batch(0, min(2, len(self.samples))))
         self.size = len(self.samples) * capture.output_shape.numel()
 
     def __call__(self, V: Float[Tensor, "rows K"]) -> Float[Tensor, "rows K"]:
+        if self.samples.dataset is None and versions(leaves(self.samples.x)) != self.versions:
+            raise RuntimeError("The inputs changed since this operator was made. Make it again, or keep a copy of x.")
         width = max(1, _COLUMN_BYTES // (self.capture.space.size * V.element_size()))
         with float32_products():
             return torch.cat([self._columns(W) for W in V.split(width, 1)], 1)
@@ -291,8 +294,7 @@ def _batches(capture: Capture, samples: Samples) -> Iterator[tuple[slice, Inputs
 def _layers(capture: Capture, x: Inputs, summed: bool = False) -> dict[str, LayerJacobian]:
     """Layer Jacobians of all outputs, or of their sum."""
     trace = capture.trace(x)
-    u = trace.units()
-    return trace.pull(u.sum(0, keepdim=True) if summed else u)
+    return trace.pull(torch.ones_like(trace.outputs)[None] if summed else trace.units())
 
 
 def _square_sum(layers: dict[str, LayerJacobian]) -> float:
