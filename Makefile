@@ -28,7 +28,7 @@ format: .venv/installed
 
 # The fuzzer draws N whole architectures and compares every quantity with the oracle.
 fuzz: .venv/installed
-	FUZZ_EXAMPLES=$(N) $(BIN)/pytest -q tests/test_fuzz.py
+	FUZZ_EXAMPLES=$(N) $(BIN)/pytest -n 2 -q tests/test_fuzz.py
 
 # Us and the peers in an environment of its own; ARGS="--quick" to see that all runs.
 bench: .bench-venv/installed
