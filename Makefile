@@ -39,7 +39,7 @@ bench-ntk: .bench-venv/installed .bench-nt-venv/installed
 	.bench-venv/bin/python -m benchmarks.ntk.run $(ARGS)
 
 docs: .venv/installed
-	$(BIN)/pip install -q -c constraints.txt ".[docs]"
+	$(BIN)/pip install -q -c constraints.txt -e ".[docs]"
 	$(BIN)/pdoc --math --output-dir site torchtangent
 
 .venv/installed: pyproject.toml constraints.txt

@@ -65,7 +65,7 @@ class Representation(ABC):
         """An empty sum for some parameters."""
 
 
-Choice = type[Representation] | Representation | Mapping[str, "type[Representation] | Representation"]
+Choice = type[Representation] | Representation | Mapping[str, type[Representation] | Representation]
 
 
 def resolve(choice: Choice) -> Representation:
