@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),  # torch's, in the backward thread's first product
 ]
 CASES = ["mlp", "lenet", "residual-gelu", "embedding", "conv2d-groups", "conv-transpose2d-groups", "sequence-outputs"]
-TOLERANCE = {"float32": 1e-5, "tf32": 1e-3, "float16": 1e-3, "bfloat16": 5e-3}
+TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "tf32": 1e-3, "float16": 1e-3, "bfloat16": 5e-3}
 
 
 def on_gpu(x):  # type: ignore[no-untyped-def]
@@ -55,7 +55,7 @@ def test_every_way_and_precision(name: str, way: str, precision: str) -> None:
     case = ZOO[name]
     model, x, output = case.build()
     J = oracle.jacobian(model, x, output).flatten(1, -2)
-    model, x, _ = case.build(torch.float32)
+    model, x, _ = case.build(torch.float64 if precision == "float64" else torch.float32)
     K = run_forced(make_job((model.cuda(), on_gpu(x), output), precision=precision), way, edge=2)
     assert relative(K, expected_kernel(J, J)) < TOLERANCE[precision]
 
