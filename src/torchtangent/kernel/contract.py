@@ -31,7 +31,8 @@ from torchtangent.kernel.precision import add_product, multiply
 Kept = Sequence[Tensor]
 Block = Float[Tensor, "B N R M Q"]  # Q = R, the rows of a second sample
 REDUCTIONS = ("full", "trace", "sum", "diag")
-_STRIPS, _STRIP = 16, 128  # a block on the diagonal is computed in so many strips, of so many rows at least
+_STRIPS = 16  # a block on the diagonal is computed in so many strips,
+_STRIP = {"cpu": 128, "cuda": 2048}  # of so many rows at least
 
 
 @dataclass(frozen=True)
@@ -317,7 +318,8 @@ def strips(out: Block, left: Kept, right: Kept, samples: int) -> Iterator[tuple[
     """Strips of at most so many rows with the columns they meet: all, or those up to the diagonal."""
     n, m = out.shape[1], out.shape[3]
     symmetric = left[0] is right[0]
-    step = max(1, min(samples, max(math.ceil(n / _STRIPS), _STRIP // out.shape[2]) if symmetric else n))
+    least = _STRIP.get(out.device.type, 128) // out.shape[2]
+    step = max(1, min(samples, max(math.ceil(n / _STRIPS), least) if symmetric else n))
     for i in range(0, n, step):
         end = min(i + step, n)
         yield slice(i, end), slice(0, end if symmetric else m)
