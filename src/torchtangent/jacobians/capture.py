@@ -36,7 +36,7 @@ from torchtangent.jacobians.inputs import (
 from torchtangent.jacobians.modes import check_autograd, check_modes
 from torchtangent.jacobians.rules import RULES, NoRule
 from torchtangent.jacobians.select import Params, select
-from torchtangent.jacobians.verify import verify
+from torchtangent.jacobians.verify import prove, verify
 from torchtangent.operators.space import Space
 
 
@@ -72,6 +72,7 @@ class Capture:
         self.space = Space.of(self.params)
         self.tied = {name for name, p in self.params.items() if self.network.names_of(p) > 1}
         self.uncovered: set[str] = set()  # parameters that only the fallback gets right
+        self.unproven: set[str] = set()  # parameters whose gradient was zero when they were checked
         self.loop = False  # the fallback cannot vectorize over samples
         self.batched = True  # backward passes of all cotangents can run as one
         self.push: Callable | None = None  # how J v is computed for this model (see products.py)
@@ -230,7 +231,10 @@ class Trace:
         for name, p in params.items():
             if name not in found:
                 found[name] = merge(pieces[name]) if pieces[name] else zero(n, c, _wide(p.detach()))
-        return {name: found[name] for name in params}
+        layers = {name: found[name] for name in params}
+        if self.capture.unproven and not prove(self, layers, cotangents):
+            return self.pull(cotangents)
+        return layers
 
     def _backward(self, cotangents: Float[Tensor, "C N *out"]) -> list[Tensor]:
         """∂(u·f)/∂y, (rows, C, *y), for every recorded use, stored with the cotangents first."""

@@ -1,0 +1,43 @@
+"""What the check on the first samples cannot see is checked when it can be seen."""
+
+from __future__ import annotations
+
+import oracle
+import pytest
+import torch
+from oracle import assert_close
+from torch import Tensor, nn
+
+import torchtangent as tt
+
+
+class TimeFirst(nn.Module):
+    """Its second layer is given (time · samples, features) behind a ReLU that is dead for small inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(3, 2), nn.Linear(2, 2), nn.Linear(2, 1)
+        with torch.no_grad():
+            self.first.weight.fill_(0.5)
+            self.first.bias.zero_()
+            self.second.weight.fill_(0.5)
+            self.second.bias.fill_(-3.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        turned = self.first(x).transpose(0, 1)
+        h = self.second(turned.flatten(0, 1)).unflatten(0, turned.shape[:2]).transpose(0, 1)
+        return self.head(torch.relu(h))
+
+
+@pytest.mark.parametrize("alive", [[2, 3, 4], [1, 2, 3, 4], [4], []])
+def test_a_wrong_sample_axis_behind_dead_units(alive: list[int]) -> None:
+    model = TimeFirst().double()
+    x = -torch.ones(5, 4, 3, dtype=torch.float64)
+    x[alive] = 3 + 3 * torch.rand(len(alive), 4, 3, dtype=torch.float64)
+    J = oracle.jacobian(model, x)
+    assert_close(tt.jacobian(model, x).dense(), J)
+    K = torch.einsum("ncp,mep->nmce", J.flatten(1, -2), J.flatten(1, -2))
+    assert_close(tt.ntk(model, x), K)
+    F = torch.einsum("ncp,ncq->pq", J.flatten(1, -2), J.flatten(1, -2)) / len(x)
+    batches = [(x[:2], None), (x[2:4], None), (x[4:], None)]
+    assert_close(tt.fisher(model, batches, tt.Dense, likelihood="gaussian").dense(), F)
