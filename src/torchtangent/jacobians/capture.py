@@ -176,8 +176,8 @@ class Trace:
         self.uncovered -= set(self.unused)
         if len(self.unused) == len(capture.params):
             raise ValueError(
-                "None of the parameters influences the output: its whole Jacobian would be zero. Does the model detach "
-                "it, or run under torch.inference_mode() or no_grad?"
+                f"None of the parameters ({', '.join(self.unused)}) influences the output: its whole Jacobian would be "
+                "zero. Does the model detach it, or compute it under no_grad?"
             )
         if self.unused:
             capture.say_once(
