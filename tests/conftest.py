@@ -11,7 +11,7 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
-# Every annotated function of the library checks its shapes while the tests run.
+# Every annotated function of the library checks its shapes while the tests run (where beartype is installed).
 if importlib.util.find_spec("beartype"):
     install_import_hook("torchtangent", "beartype.beartype")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import oracle
 import pytest
 import torch
@@ -20,7 +22,7 @@ CASES = ["mlp", "lenet", "residual-gelu", "embedding", "conv2d-groups", "conv-tr
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "tf32": 1e-3, "float16": 1e-3, "bfloat16": 5e-3}
 
 
-def on_gpu(x):  # type: ignore[no-untyped-def]
+def on_gpu(x: Any) -> Any:
     if isinstance(x, torch.Tensor):
         return x.cuda()
     return tuple(map(on_gpu, x)) if isinstance(x, tuple) else {k: on_gpu(v) for k, v in x.items()}

@@ -31,8 +31,8 @@ from torchtangent.kernel.precision import add_product, multiply
 Kept = Sequence[Tensor]
 Block = Float[Tensor, "B N R M Q"]  # Q = R, the rows of a second sample
 REDUCTIONS = ("full", "trace", "sum", "diag")
-_STRIPS = 16  # a block on the diagonal is computed in so many strips,
-_STRIP = {"cpu": 128, "cuda": 2048}  # of so many rows at least
+_STRIPS = {"cpu": 16, "cuda": 8}  # a block on the diagonal is computed in so many strips,
+_STRIP = 128  # of so many rows at least
 
 
 @dataclass(frozen=True)
@@ -166,8 +166,8 @@ class Forming(Way):
 
     def add(self, out: Block, left: Kept, right: Kept, alpha: float, room: int) -> None:
         same = left[0] is right[0]
-        a1 = self._locate(left[0])
-        a2 = a1 if same else self._locate(right[0])
+        a1 = self.layer.locate(left[0])
+        a2 = a1 if same else self.layer.locate(right[0])
         d1, d2 = left[1], right[1]
         _, B, R, G, _, O = d1.shape
         rows = len(d1) if same else len(d1) + len(d2)
@@ -176,9 +176,6 @@ class Forming(Way):
         for i in range(0, O, step):
             J1 = self._form(a1, d1[..., i : i + step])
             add_rows(out, J1, J1 if same else self._form(a2, d2[..., i : i + step]), alpha)
-
-    def _locate(self, source: Tensor) -> Float[Tensor, "N G S I"]:
-        return self.layer.locate(source)
 
     @staticmethod
     def _form(a: Float[Tensor, "N G S I"], d: Float[Tensor, "N B R G S O"]) -> Float[Tensor, "N B R P"]:
@@ -318,8 +315,8 @@ def strips(out: Block, left: Kept, right: Kept, samples: int) -> Iterator[tuple[
     """Strips of at most so many rows with the columns they meet: all, or those up to the diagonal."""
     n, m = out.shape[1], out.shape[3]
     symmetric = left[0] is right[0]
-    least = _STRIP.get(out.device.type, 128) // out.shape[2]
-    step = max(1, min(samples, max(math.ceil(n / _STRIPS), least) if symmetric else n))
+    fair = max(math.ceil(n / _STRIPS.get(out.device.type, 8)), _STRIP // out.shape[2])
+    step = max(1, min(samples, fair if symmetric else n))
     for i in range(0, n, step):
         end = min(i + step, n)
         yield slice(i, end), slice(0, end if symmetric else m)

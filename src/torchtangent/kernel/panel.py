@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.kernel.contract import Cost, DifferentUse, Kept, Way
+from torchtangent.kernel.contract import DifferentUse, Kept, Way
 from torchtangent.kernel.distributed import Ranks
 from torchtangent.kernel.precision import Precision
 
@@ -28,9 +28,6 @@ class Part:
     @property
     def way(self) -> Way:
         return self.ways[0]
-
-    def costs(self) -> list[Cost]:
-        return [way.cost() for way in self.ways]
 
     def keep(self, layers: Mapping[str, LayerJacobian]) -> Kept:
         """What is kept of some samples."""
