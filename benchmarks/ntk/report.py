@@ -38,7 +38,8 @@ def markdown(result: dict[str, Any]) -> str:
         "Seconds for the whole kernel (N, N, C, C) in float32, compile time excluded: medians, taken in turns after a "
         "warm-up, every library in its own process, with the same weights and inputs and in its best setting, "
         f"looked for in the same run. Before that the kernels are compared; all agree to {TOLERANCE:g} (relative "
-        "Frobenius) or it is said below. The lowest figure of a row is bold.",
+        "Frobenius) or it is said below. The lowest figure of a row is bold. A row is of one run, but rows may be of "
+        "several (`--case` adds to what there is), with the code of that day; the load is that of the last.",
         "",
         _line(["kernel", *titles, "times the best peer", "at least", "met"]),
         "|---|" + "---:|" * (len(titles) + 2) + "---|",
