@@ -11,6 +11,7 @@ from torch import Tensor
 
 import torchtangent as tt
 from torchtangent import spectrum
+from torchtangent.kernel import matrix
 from torchtangent.operators import ImplicitOperator, LowRankOperator
 
 N, K_TOP = 2060, 40  # above the size at which matrices are decomposed whole
@@ -128,7 +129,7 @@ def test_a_kernel_on_disk_is_read_in_blocks_of_rows(tmp_path: Path, monkeypatch:
     read: list[int] = []
     convert = torch.from_numpy
     monkeypatch.setattr(torch, "from_numpy", lambda a: read.append(len(a)) or convert(a))
-    monkeypatch.setattr(spectrum, "_ROW_BYTES", 300 * 4 * N)
+    monkeypatch.setattr(matrix, "_BLOCK_BYTES", 300 * 4 * N)
     found = spectrum.top(disk, K_TOP)
     assert max(read) == 300
     assert found.values.dtype == torch.float32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,12 +14,12 @@ from torch import Tensor
 
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.inputs import TangentWarning
+from torchtangent.kernel.matrix import Matrix, as_matrix
 from torchtangent.operators import Operator
 
 DENSE_LIMIT = 2048
 """Up to this size a matrix is decomposed whole."""
 
-_ROW_BYTES = 256 << 20  # of a matrix that is moved in blocks of rows
 _FLOOR = 30  # residuals below so many roundings of the largest eigenvalue cannot be told from zero
 
 
@@ -79,14 +79,15 @@ def top(
     >>> lam, phi[:, 0]
     (tensor([3., 2.]), tensor([0., 1., 0.]))
     """
-    source = _source(K, device)
-    if not 1 <= k <= source.size:
-        raise ValueError(f"k must be between 1 and N = {source.size}, got {k}.")
+    source = square(K, device)
+    size = source.shape[0]
+    if not 1 <= k <= size:
+        raise ValueError(f"k must be between 1 and N = {size}, got {k}.")
     with torch.no_grad(), float32_products():  # TF32 would show in the residuals
-        if source.size <= DENSE_LIMIT or 4 * k > source.size:
+        if size <= DENSE_LIMIT or 4 * k > size:
             return _decomposed(source, k)
         values, vectors, goal = _iterated(source, k, tol, seed, max_restarts)
-        residuals = torch.linalg.vector_norm(source.multiply(vectors) - vectors * values, dim=0)
+        residuals = torch.linalg.vector_norm(source @ vectors - vectors * values, dim=0)
     # Rounding adds to the residuals that the iteration sees: allow them a factor of two.
     missed = residuals > 2 * goal
     if bool(missed.any()):
@@ -100,64 +101,14 @@ def top(
     return Eigenpairs(values, _signed(vectors), residuals, not bool(missed.any()))
 
 
-class _Source(NamedTuple):
-    """What the algorithms need of K."""
-
-    size: int
-    dtype: torch.dtype
-    device: torch.device
-    multiply: Callable[[Tensor], Tensor]
-    dense: Callable[[], Tensor]
-    resident: bool  # a product with few columns costs little more than its multiplications
-
-
-def _source(K: Any, device: torch.device | str | None) -> _Source:
-    """K's products, whatever it is."""
-    if isinstance(K, np.ndarray | Tensor):
-        return _matrix(K, device)
-    size, dtype = (K.size, K.dtype) if isinstance(K, Operator) else (_side(K), getattr(K, "dtype", torch.float32))
-    where = torch.empty(0, device=getattr(K, "device", "cpu")).device  # "cuda" is "cuda:0"
-    if device is not None and torch.empty(0, device=device).device != where:
-        raise ValueError(f"K works on {where} and cannot be moved to {device} from here.")
-
-    def multiply(V: Tensor) -> Tensor:
-        return K @ V
-
-    return _Source(size, dtype, where, multiply, lambda: K @ torch.eye(size, dtype=dtype, device=where), False)
-
-
-def _matrix(K: np.ndarray | Tensor, device: torch.device | str | None) -> _Source:
-    """The products of a matrix: at once where it already is as it is needed, else in blocks of rows."""
-    size = _side(K)
-    example = torch.from_numpy(np.empty(0, K.dtype)) if isinstance(K, np.ndarray) else K
-    if not example.is_floating_point():
-        raise ValueError(f"K has dtype {K.dtype}: eigenpairs need floating-point numbers. Convert it first.")
-    dtype = torch.promote_types(example.dtype, torch.float32)
-    where = example.device if device is None else torch.empty(0, device=device).device
-    if isinstance(K, Tensor) and K.dtype == dtype and K.device == where:
-        resident = K
-        return _Source(size, dtype, where, lambda V: resident @ V, lambda: resident, True)
-
-    step = max(1, _ROW_BYTES // (size * example.element_size()))
-
-    def rows() -> Iterator[Tensor]:
-        for i in range(0, size, step):
-            block = K[i : i + step]  # a copy of an array: torch takes no read-only memory
-            yield (block if isinstance(block, Tensor) else torch.from_numpy(np.array(block))).to(where, dtype)
-
-    return _Source(
-        size, dtype, where, lambda V: torch.cat([R @ V for R in rows()]), lambda: torch.cat([*rows()]), False
-    )
-
-
-def _side(K: Any) -> int:
-    """N of something (N, N)."""
+def square(K: Tensor | np.ndarray | Operator | Any, device: torch.device | str | None = None) -> Matrix:
+    """K as a square matrix (N, N); a kernel with outputs has to be flattened first, by whom it is for."""
     shape = tuple(K.shape)
     if len(shape) == 4 and shape[0] == shape[1] and shape[2] == shape[3]:
         raise ValueError(f"K of shape {shape} is a kernel with outputs: make it a matrix (N·C, N·C) by tt.flatten(K).")
     if len(shape) != 2 or shape[0] != shape[1]:
         raise ValueError(f"K must be a square matrix (N, N), got shape {shape}.")
-    return shape[0]
+    return as_matrix(K, device)
 
 
 def _goal(values: Float[Tensor, " R"], dtype: torch.dtype, tol: float) -> Float[Tensor, " R"]:
@@ -184,7 +135,7 @@ def _check(block: Tensor, dtype: torch.dtype) -> None:
         )
 
 
-def _decomposed(source: _Source, k: int) -> Eigenpairs:
+def _decomposed(source: Matrix, k: int) -> Eigenpairs:
     """The leading pairs of all."""
     K = source.dense().double()
     _check(K, source.dtype)
@@ -194,16 +145,16 @@ def _decomposed(source: _Source, k: int) -> Eigenpairs:
     return Eigenpairs(values.to(source.dtype), _signed(vectors.to(source.dtype)), residuals.to(source.dtype), True)
 
 
-def _iterated(source: _Source, k: int, tol: float, seed: int, max_restarts: int) -> tuple[Tensor, Tensor, Tensor]:
+def _iterated(source: Matrix, k: int, tol: float, seed: int, max_restarts: int) -> tuple[Tensor, Tensor, Tensor]:
     """The leading pairs by block Lanczos iterations, and the residuals that they should have."""
     # Narrow blocks reach higher powers of K with as many columns; wide ones save passes over a K that is far away.
     block = min(max(k // 8, 16), 128) if source.resident else min(max(k // 2, 32), 512)
-    room = min(source.size, 2 * k + 8 * block)
+    room = min(source.shape[0], 2 * k + 8 * block)
     kept = k + (room - k) // 3
     generator = torch.Generator().manual_seed(seed)
 
     def draw(columns: int) -> Tensor:
-        noise = torch.randn(source.size, columns, generator=generator, dtype=torch.float32)
+        noise = torch.randn(source.shape[0], columns, generator=generator, dtype=torch.float32)
         return noise.to(source.device, source.dtype)
 
     space = _Subspace(source, room, draw)
@@ -229,9 +180,9 @@ def _iterated(source: _Source, k: int, tol: float, seed: int, max_restarts: int)
 class _Subspace:
     """Orthonormal columns U (N, R) with T = UᵀKU, and the rest (I − UUᵀ)K of the last block."""
 
-    def __init__(self, source: _Source, room: int, draw: Callable[[int], Tensor]) -> None:
+    def __init__(self, source: Matrix, room: int, draw: Callable[[int], Tensor]) -> None:
         self._source, self._draw = source, draw
-        self._U = torch.empty(source.size, room, dtype=source.dtype, device=source.device)
+        self._U = torch.empty(source.shape[0], room, dtype=source.dtype, device=source.device)
         self._T = torch.zeros(room, room, dtype=torch.float64, device=source.device)
         self.filled = 0
         self.rest = self._U[:, :0]
@@ -241,7 +192,7 @@ class _Subspace:
         old, self.filled = self.filled, self.filled + W.shape[1]
         U, new = self._U[:, : self.filled], slice(old, self.filled)
         U[:, new] = _orthonormal(W, U[:, :old], self._draw)
-        KU = self._source.multiply(U[:, new])
+        KU = self._source @ U[:, new]
         H = U.T @ KU
         if old == 0:
             _check(H, self._source.dtype)

@@ -6,7 +6,17 @@ import torch
 from torch import nn
 
 from torchtangent.lab import data
-from torchtangent.lab.models import convnet_1001, init_kaiming, mlp, seeded, vgg11
+from torchtangent.lab.models import (
+    ResidualBlock,
+    convnet_1001,
+    init_kaiming,
+    init_lecun,
+    lenet,
+    mlp,
+    resnet18,
+    seeded,
+    vgg11,
+)
 from torchtangent.lab.train import accuracy, epochs
 
 
@@ -17,6 +27,9 @@ def size(model: nn.Module) -> int:
 def test_published_sizes() -> None:
     assert size(convnet_1001()) == 1001
     assert size(vgg11()) == 9_225_610  # torchvision's VGG11 features and one layer 512 → 10
+    assert size(mlp([3072, 100, 100, 1])) == 317_501
+    assert size(lenet()) == 136_121
+    assert size(resnet18()) == 11_169_345  # about 11.17 million
     assert size(mlp([1, 256, 256, 256, 256, 256, 1])) == 512 + 4 * (256 * 257) + 257
 
 
@@ -35,6 +48,25 @@ def test_kaiming_init_has_the_right_scale() -> None:
     assert bias.abs().max() == 0
     init_kaiming(model, torch.Generator().manual_seed(0), biases=True)
     assert 0.04 < model[1].bias.abs().max() <= 0.05
+
+
+def test_lecun_init_has_the_right_scale() -> None:
+    model = init_lecun(lenet(activation=nn.GELU), torch.Generator().manual_seed(0))
+    dense = model[7].weight
+    assert abs(dense.std() * 1024**0.5 - 1) < 0.01
+    assert dense.abs().max() <= 2 * 1024**-0.5 / 0.8796
+    assert model[7].bias.abs().max() == 0
+
+
+def test_residual_branches_begin_at_zero() -> None:
+    model = resnet18(base=4)
+    nn.init.normal_(model[1].running_mean)
+    init_lecun(model, torch.Generator().manual_seed(0)).eval()
+    block = next(m for m in model if isinstance(m, ResidualBlock))
+    x = torch.rand(2, 4, 8, 8)
+    assert torch.equal(block(x), x)
+    assert model[1].running_mean.abs().max() == 0
+    assert model(torch.randn(2, 3, 32, 32)).shape == (2, 1)
 
 
 def test_training_learns_and_repeats_itself() -> None:

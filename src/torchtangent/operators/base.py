@@ -92,6 +92,11 @@ class Operator(ABC):
     def _power_trace(self, power: int) -> Float[Tensor, ""]:
         """The trace of M (power 1) or of M² (power 2)."""
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(P, P)."""
+        return self.size, self.size
+
     # --------------------------------------------------------------------------- products and solves
 
     def __matmul__(self, v: Vector) -> Any:

@@ -1,0 +1,176 @@
+"""A kernel as a matrix, wherever it is: a tensor, an array on disk, or something known by its products."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from torchtangent.kernel.ntk import flatten
+from torchtangent.operators import Operator
+
+_BLOCK_BYTES = 256 << 20  # of a matrix that is moved in blocks of rows
+_COLUMNS = 256  # of the identity that a product is asked for at once
+
+
+class Matrix(ABC):
+    """A real matrix (M, N): what `as_matrix` makes of a kernel.
+
+    Attributes:
+        shape: (M, N).
+        dtype: Of products and rows, float32 at least.
+        device: Where they are computed.
+        resident: Whether a product with few columns costs little more than its multiplications.
+    """
+
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    device: torch.device
+    resident: bool = False
+
+    @abstractmethod
+    def __matmul__(self, V: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
+        """K V."""
+
+    @abstractmethod
+    def rows(self, index: Int[Tensor, " R"]) -> Float[Tensor, "R N"]:
+        """Some rows."""
+
+    @abstractmethod
+    def dense(self) -> Float[Tensor, "M N"]:
+        """All of it; not a copy if it is a tensor already."""
+
+    @abstractmethod
+    def diagonal(self) -> Float[Tensor, " M"]:
+        """The diagonal."""
+
+
+def as_matrix(K: Tensor | np.ndarray | Operator | Any, device: torch.device | str | None = None) -> Matrix:
+    """What can be done with a kernel as a matrix (M, N).
+
+    Args:
+        K: A tensor or an array, also one on disk (`np.load(…, mmap_mode="r")`), of shape (M, N), or (M, N, C, C), which
+            has a row for each sample and output; an operator; or anything with `shape` and `@`.
+        device: Where to compute; by default where K is.
+
+    >>> K = as_matrix(np.eye(3)[:2])
+    >>> K.shape, K @ torch.ones(3, 1, dtype=torch.float64)
+    ((2, 3), tensor([[1.],
+            [1.]], dtype=torch.float64))
+    """
+    if isinstance(K, Matrix):
+        return K
+    shape = tuple(K.shape)
+    if len(shape) not in (2, 4) or (len(shape) == 4 and shape[2] != shape[3]):
+        raise ValueError(f"A kernel has shape (M, N) or (M, N, C, C), got {shape}.")
+    if not isinstance(K, Tensor | np.ndarray):
+        return _Products(K, device)
+    example = torch.from_numpy(np.empty(0, K.dtype)) if isinstance(K, np.ndarray) else K
+    if not example.is_floating_point():
+        raise ValueError(f"K has dtype {K.dtype}: a kernel has floating-point numbers. Convert it first.")
+    dtype = torch.promote_types(example.dtype, torch.float32)
+    where = example.device if device is None else torch.empty(0, device=device).device
+    if isinstance(K, Tensor) and K.dtype == dtype and K.device == where:
+        return _Resident(K if K.dim() == 2 else flatten(K))
+    return _Streamed(K, dtype, where)
+
+
+@final
+class _Resident(Matrix):
+    """A tensor that is where it is needed."""
+
+    resident = True
+
+    def __init__(self, K: Float[Tensor, "M N"]) -> None:
+        self._K = K
+        self.shape, self.dtype, self.device = (K.shape[0], K.shape[1]), K.dtype, K.device
+
+    def __matmul__(self, V: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
+        return self._K @ V
+
+    def rows(self, index: Int[Tensor, " R"]) -> Float[Tensor, "R N"]:
+        return self._K[index.to(self.device)]
+
+    def dense(self) -> Float[Tensor, "M N"]:
+        return self._K
+
+    def diagonal(self) -> Float[Tensor, " M"]:
+        return self._K.diagonal()
+
+
+@final
+class _Streamed(Matrix):
+    """An array, or a tensor of another kind or place, that is brought over in blocks of rows."""
+
+    def __init__(self, K: Any, dtype: torch.dtype, device: torch.device) -> None:
+        self._K, self.dtype, self.device = K, dtype, device
+        self._outputs = K.shape[2] if K.ndim == 4 else 1
+        self.shape = (K.shape[0] * self._outputs, K.shape[1] * self._outputs)
+        bytes_of_a_row = self.shape[1] * self._outputs * K.itemsize
+        self._step = max(1, _BLOCK_BYTES // bytes_of_a_row)
+
+    def __matmul__(self, V: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
+        return torch.cat([R @ V for R in self._blocks()])
+
+    def rows(self, index: Int[Tensor, " R"]) -> Float[Tensor, "R N"]:
+        samples, place = (index.cpu() // self._outputs).unique(return_inverse=True)
+        rows = place * self._outputs + index.cpu() % self._outputs
+        where: Any = samples.numpy() if isinstance(self._K, np.ndarray) else samples.to(self._K.device)
+        return self._moved(self._K[where])[rows.to(self.device)]
+
+    def dense(self) -> Float[Tensor, "M N"]:
+        return torch.cat([*self._blocks()])
+
+    def diagonal(self) -> Float[Tensor, " M"]:
+        n = np.arange(min(self._K.shape[:2]))
+        found = self._K[n, n]  # (N,) or (N, C, C)
+        found = found if isinstance(found, Tensor) else torch.from_numpy(np.array(found))
+        return (found.diagonal(dim1=1, dim2=2).flatten() if self._outputs > 1 else found).to(self.device, self.dtype)
+
+    def _blocks(self) -> Iterator[Float[Tensor, "R N"]]:
+        for i in range(0, self._K.shape[0], self._step):
+            yield self._moved(self._K[i : i + self._step])
+
+    def _moved(self, block: Any) -> Float[Tensor, "R N"]:
+        """On the device; a copy of an array, for torch takes no read-only memory."""
+        block = (block if isinstance(block, Tensor) else torch.from_numpy(np.array(block))).to(self.device, self.dtype)
+        return block if block.dim() == 2 else flatten(block)
+
+
+@final
+class _Products(Matrix):
+    """Something of which only products are known, symmetric where rows or the diagonal are asked for."""
+
+    def __init__(self, K: Any, device: torch.device | str | None) -> None:
+        self._K = K
+        self.shape = tuple(K.shape)
+        self.dtype = getattr(K, "dtype", torch.float32)
+        self.device = torch.empty(0, device=getattr(K, "device", "cpu")).device  # "cuda" is "cuda:0"
+        if device is not None and torch.empty(0, device=device).device != self.device:
+            raise ValueError(f"K works on {self.device} and cannot be moved to {device} from here.")
+
+    def __matmul__(self, V: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
+        return self._K @ V
+
+    def rows(self, index: Int[Tensor, " R"]) -> Float[Tensor, "R N"]:
+        if self.shape[0] != self.shape[1]:
+            raise ValueError(f"Rows of a {self.shape} product are not known. Pass the matrix itself.")
+        return torch.cat([self._columns(part).T for part in index.split(_COLUMNS)])
+
+    def dense(self) -> Float[Tensor, "M N"]:
+        return torch.cat([self._columns(part) for part in torch.arange(self.shape[1]).split(_COLUMNS)], 1)
+
+    def diagonal(self) -> Float[Tensor, " M"]:
+        if isinstance(self._K, Operator):
+            return self._K.diag()
+        return self.dense().diagonal()
+
+    def _columns(self, index: Int[Tensor, " K"]) -> Float[Tensor, "M K"]:
+        units = torch.zeros(self.shape[1], len(index), dtype=self.dtype, device=self.device)
+        units[index.to(self.device), torch.arange(len(index), device=self.device)] = 1
+        return self._K @ units

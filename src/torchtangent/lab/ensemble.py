@@ -1,0 +1,203 @@
+"""Several copies of a network trained at once: each from its own weights, on its own labels, on its own samples.
+
+The copies go through `vmap` together. On a GPU a step is recorded once as a CUDA graph and replayed, because small
+networks spend their time launching kernels, not computing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Weights = dict[str, Tensor]
+"""The parameters of all copies: (E, ...) each."""
+
+_EVALUATED = 2000  # samples at a time
+
+
+@dataclass(frozen=True)
+class Training:
+    """How networks are trained: binary cross-entropy of one logit, the rate falling linearly to zero.
+
+    Attributes:
+        epochs: Passes over the samples; each in an order drawn from the seed, the last incomplete batch dropped.
+        batch: Samples in a step.
+        lr: The first step's rate.
+        momentum: Of SGD; unused by Adam, which has its usual 0.9 and 0.999.
+        optimizer: "sgd" or "adam".
+        seed: Of the order.
+    """
+
+    epochs: int
+    batch: int = 128
+    lr: float = 0.05
+    momentum: float = 0.9
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    seed: int = 0
+
+    def rates(self, samples: int) -> Float[Tensor, " steps"]:
+        """The rate of every step."""
+        steps = self.epochs * (samples // self.batch)
+        return self.lr * (1 - torch.arange(steps, dtype=torch.float64) / steps)
+
+    def orders(self, samples: int) -> list[Int[Tensor, "steps batch"]]:
+        """The batches of every epoch."""
+        generator = torch.Generator().manual_seed(self.seed)
+        used = samples // self.batch * self.batch
+        return [torch.randperm(samples, generator=generator)[:used].view(-1, self.batch) for _ in range(self.epochs)]
+
+
+def copies(models: Sequence[nn.Module]) -> Weights:
+    """The parameters of models of one architecture, stacked."""
+    states = [dict(model.named_parameters()) for model in models]
+    return {name: torch.stack([state[name].detach() for state in states]) for name in states[0]}
+
+
+class Ensemble:
+    """E copies of a network with one logit, and the state of their optimizer.
+
+    Args:
+        model: The architecture; its own weights are not used. Buffers are shared, modes as they are.
+        weights: Where the copies begin.
+    """
+
+    def __init__(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+        self.model = model
+        self.weights: Weights = {name: w.clone() for name, w in weights.items()}
+        self.size = len(next(iter(self.weights.values())))
+
+    def outputs(self, x: Float[Tensor, "n ..."]) -> Float[Tensor, "E n"]:
+        """The logits of every copy, on the same inputs."""
+        with torch.no_grad():
+            parts = [torch.vmap(self._call, in_dims=(0, None))(self.weights, part) for part in x.split(_EVALUATED)]
+        return torch.cat(parts, 1)
+
+    def train(
+        self,
+        x: Float[Tensor, "n ..."],
+        y: Float[Tensor, "E n"],
+        how: Training,
+        *,
+        members: Int[Tensor, "E m"] | None = None,
+        after: Callable[[int, Float[Tensor, " E"]], None] | None = None,
+    ) -> None:
+        """Train all copies, in place.
+
+        Args:
+            x: Inputs.
+            y: Labels in {0, 1} of each copy.
+            how: The recipe.
+            members: Which samples each copy sees; all of them if not given, and then all copies see the same batches.
+            after: Called after every epoch with its number (from 1) and each copy's mean loss over its steps.
+        """
+        count = x.shape[0] if members is None else members.shape[1]
+        if count < how.batch:
+            raise ValueError(f"{count} samples do not fill a batch of {how.batch}.")
+        step = _Step(self, x, y, how, members, count)
+        run = step.recorded() if x.is_cuda else step
+        for epoch, order in enumerate(how.orders(count), start=1):
+            step.begin(order)
+            for _ in range(len(order)):
+                run()
+            if after is not None:
+                after(epoch, step.mean_loss())
+
+    def _call(self, weights: Weights, x: Tensor) -> Tensor:
+        return torch.func.functional_call(self.model, weights, (x,)).squeeze(1)
+
+
+class _Step:
+    """One step of all copies. What changes between steps is in tensors, so that the step can be replayed."""
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        x: Tensor,
+        y: Tensor,
+        how: Training,
+        members: Tensor | None,
+        count: int,
+    ) -> None:
+        device = x.device
+        self.x, self.y, self.how, self.members = x, y.to(x.dtype), how, members
+        self.weights = list(ensemble.weights.values())
+        self.first = [torch.zeros_like(w) for w in self.weights]
+        self.second = [torch.zeros_like(w) for w in self.weights] if how.optimizer == "adam" else []
+        self.rates = how.rates(count).to(device, x.dtype)
+        self.order = torch.zeros(count // how.batch, how.batch, dtype=torch.int64, device=device)
+        self.cursor, self.done = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
+        self.losses = torch.zeros(ensemble.size, dtype=x.dtype, device=device)
+        names = list(ensemble.weights)
+
+        def loss(weights: tuple[Tensor, ...], x: Tensor, y: Tensor) -> Tensor:
+            f = ensemble._call(dict(zip(names, weights, strict=True)), x)
+            return F.binary_cross_entropy_with_logits(f, y)
+
+        together = None if members is None else 0
+        self.gradients = torch.vmap(torch.func.grad_and_value(loss), in_dims=(0, together, 0))
+
+    def begin(self, order: Tensor) -> None:
+        """An epoch with these batches."""
+        self.order.copy_(order)
+        self.cursor.zero_()
+        self.losses.zero_()
+
+    def mean_loss(self) -> Float[Tensor, " E"]:
+        return self.losses / len(self.order)
+
+    def recorded(self) -> Callable[[], None]:
+        """The step as a CUDA graph. Recording takes a few steps, which are undone."""
+        state = [*self.weights, *self.first, *self.second, self.cursor, self.done, self.losses]
+        before = [t.clone() for t in state]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self()
+        for t, value in zip(state, before, strict=True):
+            t.copy_(value)
+        return graph.replay
+
+    def __call__(self) -> None:
+        batch = self.order.index_select(0, self.cursor).view(-1)
+        if self.members is None:
+            x, y = self.x.index_select(0, batch), self.y.index_select(1, batch)
+        else:
+            own = self.members.index_select(1, batch)
+            x, y = self.x[own], self.y.gather(1, own)
+        gradients, losses = self.gradients(tuple(self.weights), x, y)
+        with torch.no_grad():
+            rate = self.rates.index_select(0, self.done)
+            self.done += 1
+            self.cursor += 1
+            self.losses += losses
+            directions = self._adam(gradients) if self.second else self._momentum(gradients)
+            torch._foreach_add_(self.weights, torch._foreach_mul(directions, -rate[0]))
+
+    def _momentum(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
+        torch._foreach_mul_(self.first, self.how.momentum)
+        torch._foreach_add_(self.first, list(gradients))
+        return self.first
+
+    def _adam(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
+        steps = self.done.to(self.rates.dtype)
+        gradients = list(gradients)
+        torch._foreach_mul_(self.first, 0.9)
+        torch._foreach_add_(self.first, gradients, alpha=0.1)
+        torch._foreach_mul_(self.second, 0.999)
+        torch._foreach_addcmul_(self.second, gradients, gradients, value=0.001)
+        sizes = torch._foreach_div(self.second, 1 - 0.999 ** steps[0])
+        torch._foreach_sqrt_(sizes)
+        torch._foreach_add_(sizes, 1e-8)
+        means = torch._foreach_div(self.first, 1 - 0.9 ** steps[0])
+        return torch._foreach_div(means, sizes)

@@ -1,0 +1,92 @@
+"""A kernel as a matrix: every kind of it gives the same products, rows and diagonal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from torchtangent.kernel import matrix
+from torchtangent.kernel.matrix import Matrix, as_matrix
+from torchtangent.operators import DenseOperator, ImplicitOperator
+
+N, C = 5, 3
+
+
+def kernel(columns: int = N, outputs: int = 1, seed: int = 0) -> Tensor:
+    """(N, columns, outputs, outputs), part of a symmetric kernel."""
+    generator = torch.Generator().manual_seed(seed)
+    J = torch.randn(N, outputs, 7, generator=generator, dtype=torch.float64)
+    return torch.einsum("ncp,mep->nmce", J, J[:columns])
+
+
+def flat(K: Tensor) -> Tensor:
+    """Entry by entry: row n·C + c, column m·C + e."""
+    n, m, c, e = K.shape
+    out = K.new_empty(n * c, m * e)
+    for index in np.ndindex(*K.shape):
+        out[index[0] * c + index[2], index[1] * e + index[3]] = K[index]
+    return out
+
+
+def check(found: Matrix, expected: Tensor, *, rows: bool = True) -> None:
+    V = torch.randn(expected.shape[1], 2, dtype=torch.float64)
+    index = torch.tensor([3, 0, 3])
+    assert found.shape == tuple(expected.shape)
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found @ V, expected @ V)
+    torch.testing.assert_close(found.dense(), expected)
+    if rows:
+        torch.testing.assert_close(found.rows(index), expected[index])
+        torch.testing.assert_close(found.diagonal(), expected.diagonal())
+
+
+@pytest.mark.parametrize("outputs", [1, C])
+@pytest.mark.parametrize("columns", [N, 4])
+@pytest.mark.parametrize("block", [1, 1 << 20])
+def test_kinds(outputs: int, columns: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matrix, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(matrix, "_COLUMNS", 2)
+    K = kernel(columns, outputs)
+    expected = flat(K)
+    given = K if outputs > 1 else K[..., 0, 0]
+    np.save(tmp_path / "K.npy", given.numpy())
+    check(as_matrix(given), expected)
+    check(as_matrix(np.load(tmp_path / "K.npy", mmap_mode="r")), expected)
+    if columns == N:
+        check(as_matrix(DenseOperator(expected)), expected)
+        check(
+            as_matrix(ImplicitOperator(lambda V: expected @ V, len(expected), torch.float64, torch.device("cpu"))),
+            expected,
+        )
+
+
+def test_halves_are_computed_in_float32() -> None:
+    found = as_matrix(kernel()[..., 0, 0].half())
+    assert found.dtype == (found @ torch.ones(N, 1)).dtype == found.rows(torch.tensor([1])).dtype == torch.float32
+
+
+def test_a_tensor_is_not_copied() -> None:
+    K = kernel()[..., 0, 0]
+    assert as_matrix(K).dense().data_ptr() == K.data_ptr()
+    assert as_matrix(as_matrix(K)).shape == (N, N)
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"\(M, N\) or \(M, N, C, C\), got \(5, 5, 3\)"):
+        as_matrix(torch.zeros(5, 5, 3))
+    with pytest.raises(ValueError, match="floating-point"):
+        as_matrix(torch.zeros(3, 3, dtype=torch.int64))
+
+    class Wide:
+        shape, dtype = (2, 3), torch.float32
+
+        def __matmul__(self, V: Tensor) -> Tensor:
+            return torch.ones(2, 3) @ V
+
+    assert (as_matrix(Wide()) @ torch.ones(3, 1)).shape == (2, 1)
+    with pytest.raises(ValueError, match="Pass the matrix itself"):
+        as_matrix(Wide()).rows(torch.tensor([0]))
