@@ -24,14 +24,14 @@ def small_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files in MNIST's layout, with checksums to match."""
     rng = np.random.default_rng(0)
     files = {}
-    for key, file in data.MNIST.items():
+    for key, file in data.IDX["mnist"].items():
         shape = (3, 28, 28) if key.startswith("x") else (3,)
         blob = idx(rng.integers(0, 10, shape, dtype=np.uint8))
         path = tmp_path / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(blob)
         files[key] = replace(file, md5=hashlib.md5(blob).hexdigest())
-    monkeypatch.setattr(data, "MNIST", files)
+    monkeypatch.setitem(data.IDX, "mnist", files)
     return tmp_path
 
 
@@ -45,11 +45,30 @@ def test_mnist_is_read_from_idx_files(small_mnist: Path) -> None:
 
 def test_gzipped_files_will_do(small_mnist: Path) -> None:
     before = data.load("mnist", small_mnist)
-    for file in data.MNIST.values():
+    for file in data.IDX["mnist"].values():
         path = small_mnist / file.path
         path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
     assert data.load("mnist", small_mnist).x_train.equal(before.x_train)
+
+
+def test_a_checksum_of_the_gzipped_file(small_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KMNIST's: an unpacked file has no published checksum, so it will not do."""
+    files = {}
+    for key, file in data.IDX["mnist"].items():
+        path = small_mnist / file.path
+        packed = gzip.compress(path.read_bytes())
+        path.with_name(path.name + ".gz").write_bytes(packed)
+        path.write_bytes(b"never looked at")
+        files[key] = replace(file, md5=hashlib.md5(packed).hexdigest(), packed=True)
+    monkeypatch.setitem(data.IDX, "kmnist", files)
+    assert len(data.load("kmnist", small_mnist).x_test) == 3
+    monkeypatch.setitem(files, "y_test", replace(files["y_test"], md5="0" * 32))
+    with pytest.raises(DataError, match="damaged"):
+        data.load("kmnist", small_mnist)
+    (small_mnist / (files["y_test"].path + ".gz")).unlink()
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte\.gz is not in the data folder"):
+        data.load("kmnist", small_mnist)
 
 
 def test_the_folder_may_come_from_the_environment(small_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +87,7 @@ def test_an_absent_file_is_named_with_its_place(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_refused(small_mnist: Path) -> None:
-    path = small_mnist / data.MNIST["x_test"].path
+    path = small_mnist / data.IDX["mnist"]["x_test"].path
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DataError, match="damaged"):
         data.load("mnist", small_mnist)

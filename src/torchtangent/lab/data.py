@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,23 +39,66 @@ class Dataset:
 
 @dataclass(frozen=True)
 class File:
-    """An official file: where it belongs, its checksum, where it comes from."""
+    """An official file: where it belongs, its checksum, where it comes from.
+
+    `packed` is the checksum of the gzipped file, for those of which no other is published: then only that file will do.
+    """
 
     path: str
     md5: str
     url: str
+    packed: bool = False
 
 
-_MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-MNIST = {
-    key: File(f"MNIST/raw/{name}", md5, f"{_MNIST}{name}.gz")
-    for key, name, md5 in [
-        ("x_train", "train-images-idx3-ubyte", "6bbc9ace898e44ae57da46a324031adb"),
-        ("y_train", "train-labels-idx1-ubyte", "a25bea736e30d166cdddb491f175f624"),
-        ("x_test", "t10k-images-idx3-ubyte", "2646ac647ad5339dbf082846283269ea"),
-        ("y_test", "t10k-labels-idx1-ubyte", "27ae3e4e09519cfbb04c329615203637"),
-    ]
+_PARTS = {
+    "x_train": "train-images-idx3-ubyte",
+    "y_train": "train-labels-idx1-ubyte",
+    "x_test": "t10k-images-idx3-ubyte",
+    "y_test": "t10k-labels-idx1-ubyte",
 }
+
+
+def _idx_files(folder: str, url: str, sums: list[str], *, packed: bool = False) -> dict[str, File]:
+    return {
+        key: File(f"{folder}/raw/{name}", md5, f"{url}{name}.gz", packed)
+        for (key, name), md5 in zip(_PARTS.items(), sums, strict=True)
+    }
+
+
+IDX = {
+    "mnist": _idx_files(
+        "MNIST",
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        [
+            "6bbc9ace898e44ae57da46a324031adb",
+            "a25bea736e30d166cdddb491f175f624",
+            "2646ac647ad5339dbf082846283269ea",
+            "27ae3e4e09519cfbb04c329615203637",
+        ],
+    ),
+    "fashion-mnist": _idx_files(
+        "FashionMNIST",
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        [
+            "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+            "9018921c3c673c538a1fc5bad174d6f9",
+            "8181f5470baa50b63fa0f6fddb340f0a",
+            "15d484375f8d13e6eb1aabb0c3f46965",
+        ],
+    ),
+    "kmnist": _idx_files(
+        "KMNIST",
+        "http://codh.rois.ac.jp/kmnist/dataset/kmnist/",
+        [
+            "bdb82020997e1d708af4cf47b453dcf7",
+            "e144d726b3acfaa3e44228e80efcd344",
+            "5c965bf0a639b31b8f53240b1b52f4d7",
+            "7320c461ea6c1c855c0b718fb2a4b134",
+        ],
+        packed=True,
+    ),
+}
+"""Data sets of four idx files."""
 
 _CIFAR10 = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 CIFAR10 = [
@@ -87,25 +131,35 @@ def read(file: File, root: Path) -> bytes:
     """The bytes of an official file, gzipped or not, refused if they are not the published ones."""
     path = root / file.path
     packed = path.with_name(path.name + ".gz")
-    if path.exists():
+    if path.exists() and not file.packed:
         blob = path.read_bytes()
+        _check(file, blob)
     elif packed.exists():
+        raw = packed.read_bytes()
+        if file.packed:
+            _check(file, raw)
         try:
-            blob = gzip.decompress(packed.read_bytes())
+            blob = gzip.decompress(raw)
         except (OSError, EOFError) as error:
             raise DataError(f"{packed} cannot be unpacked ({error}): fetch it again from {file.url}") from error
+        if not file.packed:
+            _check(file, blob)
     else:
+        name = f"{file.path}.gz" if file.packed else file.path
         raise DataError(
-            f"{file.path} is not in the data folder {root}. Put it there (it comes from {file.url}), "
+            f"{name} is not in the data folder {root}. Put it there (it comes from {file.url}), "
             "or let torchtangent.lab.data.download(folder) fetch it."
         )
+    return blob
+
+
+def _check(file: File, blob: bytes) -> None:
     found = hashlib.md5(blob).hexdigest()
     if found != file.md5:
         raise DataError(
             f"{file.path} is damaged or another file: its md5 is {found}, the published one {file.md5}. "
             f"Fetch it again from {file.url}"
         )
-    return blob
 
 
 def parse_idx(blob: bytes) -> np.ndarray:
@@ -124,9 +178,10 @@ def parse_idx(blob: bytes) -> np.ndarray:
     return body.reshape(shape)
 
 
-def _mnist(given: Path | None) -> Dataset:
+def _idx(name: str, given: Path | None) -> Dataset:
     root = root_folder(given)
-    raw = {key: parse_idx(read(file, root)) for key, file in MNIST.items()}
+    files = IDX[name]
+    raw = {key: parse_idx(read(file, root)) for key, file in files.items()}
 
     def images(key: str) -> Tensor:
         return torch.from_numpy(raw[key].copy()).unsqueeze(1).float() / 255
@@ -134,7 +189,7 @@ def _mnist(given: Path | None) -> Dataset:
     def labels(key: str) -> Tensor:
         return torch.from_numpy(raw[key].astype(np.int64))
 
-    sums = {file.path: f"md5 {file.md5}" for file in MNIST.values()}
+    sums = {file.path: f"md5 {file.md5}" for file in files.values()}
     return Dataset(images("x_train"), labels("y_train"), images("x_test"), labels("y_test"), sums)
 
 
@@ -172,7 +227,7 @@ def _digits(_: Path | None) -> Dataset:
 
 LOADERS: dict[str, Callable[[Path | None], Dataset]] = {
     "digits": _digits,
-    "mnist": _mnist,
+    **{name: partial(_idx, name) for name in IDX},
     "cifar10": _cifar10,
 }
 
@@ -193,7 +248,7 @@ def download(folder: str | Path) -> None:
     import pooch
 
     root = Path(folder)
-    for file in MNIST.values():
+    for file in (file for files in IDX.values() for file in files.values()):
         path = root / file.path
         if not path.exists() and not path.with_name(path.name + ".gz").exists():
             pooch.retrieve(file.url, known_hash=None, fname=path.name + ".gz", path=path.parent, progressbar=True)
