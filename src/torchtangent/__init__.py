@@ -8,7 +8,7 @@ Everything is a contraction of one object, the Jacobian J of a network's outputs
     H = tt.hessian(model, loader, torch.nn.functional.cross_entropy)
 """
 
-from torchtangent import spectrum
+from torchtangent import alignment, anisotropy, complexity, spectrum
 from torchtangent.curvature import (
     EKFAC,
     KFAC,
@@ -39,6 +39,9 @@ __all__ = [
     "Operator",
     "QuasiDiagonal",
     "TangentWarning",
+    "alignment",
+    "anisotropy",
+    "complexity",
     "fisher",
     "flatten",
     "hessian",

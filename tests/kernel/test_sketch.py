@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from torchtangent import spectrum
-from torchtangent.kernel import sketch
+from torchtangent.kernel import columns, sketch
 
 every_case = pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())
 
@@ -107,10 +107,10 @@ def test_products_in_pieces(net: tuple[nn.Module, Tensor], monkeypatch: pytest.M
     model, x = net
     x = x[:10]
     expected = gram(model, x)
-    monkeypatch.setattr(sketch, "_BUDGET", 0)
-    monkeypatch.setattr(sketch, "_COLUMN_BYTES", 7 * 8 * sum(p.numel() for p in model.parameters()))
+    monkeypatch.setattr(columns, "_BUDGET", 0)
+    monkeypatch.setattr(columns, "_COLUMN_BYTES", 7 * 8 * sum(p.numel() for p in model.parameters()))
     K = sketch.operator(model, x)
-    assert sum(1 for _ in sketch._batches(K.matmat.capture, K.matmat.samples)) > 1
+    assert sum(1 for _ in columns.batches(K.matmat.capture, K.matmat.samples)) > 1
     assert_close(K.dense(), expected)
     assert_close(K @ torch.ones(len(expected), dtype=torch.float64), expected.sum(1))
 
@@ -271,7 +271,7 @@ def test_projections_do_not_depend_on_pieces(net: tuple[nn.Module, Tensor], monk
     model, x = net
     whole = sketch.project(model, x, 100).matrix
     assert_close(sketch.project(model, x, 70).matrix * 70**0.5, whole[:, :70] * 100**0.5)
-    monkeypatch.setattr(sketch, "_BUDGET", 0)
+    monkeypatch.setattr(columns, "_BUDGET", 0)
     assert_close(sketch.project(model, x, 100).matrix, whole)
     assert relative_error(sketch.project(model, x, 100, seed=1).matrix, whole) > 0.5
 

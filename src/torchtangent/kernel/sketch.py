@@ -7,7 +7,7 @@ in `tt.flatten`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -19,16 +19,14 @@ from torch import Tensor, nn
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
-from torchtangent.jacobians.inputs import Inputs, Output, batch_size, leaves, map_leaves, versions
-from torchtangent.jacobians.products import pull, push
+from torchtangent.jacobians.inputs import Output, leaves, map_leaves, versions
 from torchtangent.jacobians.select import Params
+from torchtangent.kernel.columns import batches, layers_of, pull_columns, push_columns, split_columns, square_sum
 from torchtangent.kernel.contract import inputs_of
 from torchtangent.kernel.ntk import flatten, ntk
 from torchtangent.kernel.samples import Samples
 from torchtangent.operators import ImplicitOperator, LowRankOperator
 
-_BUDGET = 256 << 20  # bytes of activations and factors at a time
-_COLUMN_BYTES = 1 << 30  # of vectors in parameter space at a time
 _BLOCK = 64  # columns of a random projection that share a seed
 
 
@@ -112,48 +110,10 @@ class _Product:
     def __call__(self, V: Float[Tensor, "rows K"]) -> Float[Tensor, "rows K"]:
         if self.samples.dataset is None and versions(leaves(self.samples.x)) != self.versions:
             raise RuntimeError("The inputs changed since this operator was made. Make it again, or keep a copy of x.")
-        width = max(1, _COLUMN_BYTES // (self.capture.space.size * V.element_size()))
+        capture, samples = self.capture, self.samples
         with float32_products():
-            return torch.cat([self._columns(W) for W in V.split(width, 1)], 1)
-
-    def _columns(self, V: Float[Tensor, "rows K"]) -> Float[Tensor, "rows K"]:
-        few = V.shape[1] < self.capture.output_shape.numel()
-        pull, push = (self._pull_few, self._push_few) if few else (self._pull, self._push)
-        G = V.new_zeros(self.capture.space.size, V.shape[1])
-        for rows, x in _batches(self.capture, self.samples):
-            pull(x, V[rows], G)
-        return torch.cat([push(x, G) for _, x in _batches(self.capture, self.samples)])
-
-    def _pull(self, x: Inputs, U: Float[Tensor, "rows K"], G: Float[Tensor, "P K"]) -> None:
-        """G += JᵀU."""
-        for place, J in self._layers(x):
-            G[place].addmm_(J.T, U)
-
-    def _push(self, x: Inputs, G: Float[Tensor, "P K"]) -> Float[Tensor, "rows K"]:
-        """J G."""
-        found = G.new_zeros(batch_size(x) * self.capture.output_shape.numel(), G.shape[1])
-        for place, J in self._layers(x):
-            found.addmm_(J, G[place])
-        return found
-
-    def _layers(self, x: Inputs) -> Iterator[tuple[slice, Float[Tensor, "rows p"]]]:
-        """Each parameter's Jacobian, formed, with its place among all."""
-        start = 0
-        for layer in _layers(self.capture, x).values():
-            J = layer.flat().flatten(0, 1)
-            yield slice(start, start + J.shape[1]), J
-            start += J.shape[1]
-
-    def _pull_few(self, x: Inputs, U: Float[Tensor, "rows K"], G: Float[Tensor, "P K"]) -> None:
-        shape = (batch_size(x), *self.capture.output_shape)
-        dtype = next(iter(self.capture.params.values())).dtype
-        for u, g in zip(U.unbind(1), G.unbind(1), strict=True):
-            g += torch.cat([v.flatten() for v in pull(self.capture, x, u.to(dtype).reshape(shape)).values()])
-
-    def _push_few(self, x: Inputs, G: Float[Tensor, "P K"]) -> Float[Tensor, "rows K"]:
-        space, dtype = self.capture.space, next(iter(self.capture.params.values())).dtype
-        columns = [push(self.capture, x, space.split(g.to(dtype).contiguous()))[1] for g in G.unbind(1)]
-        return torch.stack([w.flatten() for w in columns], 1).to(G.dtype)
+            blocks = (pull_columns(capture, samples, W) for W in split_columns(capture, V))
+            return torch.cat([push_columns(capture, samples, G) for G in blocks], 1)
 
 
 def nystrom(
@@ -218,7 +178,7 @@ def nystrom(
         sampled = compare(columns(x, _pick(x, probed)).to(K.device), probed)
         found += len(others) / len(probed) * sampled
     gap, size = found.tolist()
-    total = sum(_square_sum(_layers(capture, part, reduce == "sum")) for _, part in _batches(capture, samples))
+    total = sum(square_sum(layers_of(capture, part, reduce == "sum")) for _, part in batches(capture, samples))
     explained = float(torch.linalg.vector_norm(matrix.double()).square())
     return Features(
         matrix,
@@ -261,10 +221,10 @@ def project(
         """JΩ / √dimension, and ‖J‖²."""
         found, total = [], 0.0
         with float32_products():
-            for _, part in _batches(capture, Samples(x, device)):
-                layers = _layers(capture, part)
+            for _, part in batches(capture, Samples(x, device)):
+                layers = layers_of(capture, part)
                 found.append(_projected(layers, dimension, seed) / dimension**0.5)
-                total += _square_sum(layers)
+                total += square_sum(layers)
         return torch.cat(found), total
 
     matrix, total = features(x)
@@ -278,28 +238,6 @@ def project(
         trace_error=_ratio(total - float(norms.sum()), total),
         extend=lambda new: features(new)[0],
     )
-
-
-def _batches(capture: Capture, samples: Samples) -> Iterator[tuple[slice, Inputs]]:
-    """Some samples at a time, and the rows that they are; so few that one layer's J may be formed."""
-    capture.check(samples.batch(0, min(2, len(samples))))
-    outputs = capture.output_shape.numel()
-    largest = outputs * max(p.numel() * max(4, p.element_size()) for p in capture.params.values())
-    step = min(capture.samples_within(_BUDGET, outputs), max(1, capture.budget(_BUDGET) // largest))
-    for start in range(0, len(samples), step):
-        stop = min(start + step, len(samples))
-        yield slice(start * outputs, stop * outputs), samples.batch(start, stop)
-
-
-def _layers(capture: Capture, x: Inputs, summed: bool = False) -> dict[str, LayerJacobian]:
-    """Layer Jacobians of all outputs, or of their sum."""
-    trace = capture.trace(x)
-    return trace.pull(torch.ones_like(trace.outputs)[None] if summed else trace.units())
-
-
-def _square_sum(layers: dict[str, LayerJacobian]) -> float:
-    """‖J‖², the trace of the kernel."""
-    return sum(float(layer.square_sum().sum()) for layer in layers.values())
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -1,0 +1,189 @@
+"""A target and the kernel: alignment α(g) in three ways, RKHS norm and Lemma 1's bound, energy concentration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchtangent.alignment.columns import Columns, Targets, as_columns, outputs_of, read
+from torchtangent.jacobians.call import float32_products
+from torchtangent.jacobians.capture import Capture
+from torchtangent.jacobians.inputs import Output
+from torchtangent.jacobians.select import Params
+from torchtangent.kernel.columns import pull_columns, split_columns
+from torchtangent.kernel.matrix import Matrix, as_matrix
+from torchtangent.kernel.samples import Samples
+from torchtangent.spectrum import Eigenpairs, top
+from torchtangent.spectrum.leading import rounding
+
+
+def target(
+    model: nn.Module, x: Any, g: Targets, *, params: Params = None, output: Output = None
+) -> Float[Tensor, "*K"]:
+    """The alignment α(g) = ‖(1/N) Σ_n g(x_n) ∇f(x_n)‖² of targets, by backward passes: no kernel is formed.
+
+    One backward pass for a target or, with more targets than outputs, each sample's gradient formed once for all.
+    With C outputs the sum is over them, too. `of_kernel` and `of_spectrum` give the same number, gᵀKg / N².
+
+    Args:
+        model: Any module whose samples do not interact (BatchNorm and dropout in eval mode).
+        x: Inputs: a tensor (N, ...), a tuple or dict of them, or a data set of single inputs.
+        g: (N,) or (N, K) for one output, (N, C) or (N, C, K) for several, (N, T, C) or (N, T, C, K) for T·C.
+        params: Which parameters, by name pattern or predicate; all trainable ones by default.
+        output: Which tensor of the model's result.
+
+    Returns:
+        A number for each target: () or (K,).
+
+    Reference:
+        Ortiz-Jiménez, Moosavi-Dezfooli and Frossard, What can linearized neural networks actually say about
+        generalization?, 2021, Lemma 1.
+
+    >>> target(nn.Linear(2, 1), torch.eye(2), torch.tensor([1.0, -1.0]))      # ‖([1, 0, 1] − [0, 1, 1]) / 2‖²
+    tensor(0.5000)
+    """
+    capture = Capture(model, params, output)
+    p = next(iter(capture.params.values()))
+    samples = Samples(x, p.device)
+    capture.check(samples.batch(0, min(2, len(samples))))
+    shape, g = capture.output_shape, torch.as_tensor(g)
+    if len(shape) > 1 and g.shape[1 : 1 + len(shape)] == shape:
+        g = g.flatten(1, len(shape))
+    dtype = torch.promote_types(p.dtype, torch.float32)
+    columns = as_columns(g, len(samples) * shape.numel(), shape.numel(), dtype, p.device)
+    return columns.like_given(pulled_squares(capture, samples, columns.matrix) / columns.samples**2)
+
+
+def pulled_squares(capture: Capture, samples: Samples, U: Float[Tensor, "rows K"]) -> Float[Tensor, " K"]:
+    """‖Jᵀu‖² = uᵀKu for each column."""
+    with float32_products():
+        return torch.cat([pull_columns(capture, samples, V).square_().sum(0) for V in split_columns(capture, U)])
+
+
+def of_kernel(K: Any, g: Targets) -> Float[Tensor, "*K"]:
+    """The alignment α(g) = gᵀKg / N² from a kernel.
+
+    Args:
+        K: (N, N), or (N, N, C, C) for C outputs: a tensor, an array (also on disk), an operator or features.
+        g: (N,) or (N, K); for C outputs (N, C) or (N, C, K).
+
+    >>> of_kernel(torch.tensor([[2.0, 1.0], [1.0, 2.0]]), torch.tensor([1.0, -1.0]))
+    tensor(0.5000)
+    """
+    matrix, columns = read(K, g)
+    return columns.like_given(_form(matrix, columns) / columns.samples**2)
+
+
+def of_spectrum(pairs: Eigenpairs, g: Targets) -> Float[Tensor, "*K"]:
+    """The alignment α(g) = Σ_j λ_j (φ_jᵀg)² / N² from eigenpairs of the kernel.
+
+    Exact with all of them; the leading ones of a positive semidefinite kernel give a lower bound.
+
+    Args:
+        pairs: As from `spectrum.top`.
+        g: (N,) or (N, K); for C outputs, where a vector has N·C entries, (N, C) or (N, C, K).
+
+    >>> K = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
+    >>> of_spectrum(top(K, k=2), torch.tensor([1.0, -1.0]))
+    tensor(0.5000)
+    """
+    values, vectors = pairs
+    columns = as_columns(g, len(vectors), None, vectors.dtype, vectors.device)
+    with float32_products():
+        alpha = values @ (vectors.T @ columns.matrix).square()
+    return columns.like_given(alpha / columns.samples**2)
+
+
+def norm(K: Any, g: Targets, *, ridge: float = 0.0) -> Float[Tensor, "*K"]:
+    """The squared RKHS norm of targets, ‖g‖²_K = gᵀ(K + ridge·I)⁻¹g = Σ_j (φ_jᵀg)² / (λ_j + ridge).
+
+    Without a ridge it is ‖θ − θ₀‖² for the smallest change of the parameters with which the linearized network, started
+    from zero, fits g. K is decomposed whole, in float64.
+
+    Args:
+        K: (N, N), or (N, N, C, C) for C outputs; symmetric. Without a ridge it must not be singular.
+        g: (N,) or (N, K); for C outputs (N, C) or (N, C, K).
+        ridge: Added to the diagonal.
+
+    Reference:
+        Ortiz-Jiménez, Moosavi-Dezfooli and Frossard, 2021, equation 3.
+
+    >>> norm(torch.tensor([[2.0, 0.0], [0.0, 4.0]]), torch.tensor([2.0, 2.0]))
+    tensor(3.)
+    """
+    if ridge < 0:
+        raise ValueError(f"ridge must not be negative, got {ridge}.")
+    matrix, columns = read(K, g)
+    values, vectors = top(matrix.dense().double(), matrix.shape[0])
+    largest, least = float(values[0]) + ridge, float(values[-1]) + ridge
+    if least <= rounding(matrix.dtype) * largest:
+        condition = largest / abs(least) if least else float("inf")
+        raise ValueError(
+            f"K{' + ridge·I' * (ridge > 0)} is singular to its precision: its condition number is {condition:.1e} "
+            f"(eigenvalues from {least:.1e} to {largest:.1e}), so gᵀK⁻¹g is rounding. Pass a larger ridge, "
+            f"for example ridge={1e-4 * largest:.0e}."
+        )
+    squares = (vectors.T @ columns.matrix.double()).square()
+    return columns.like_given((1 / (values + ridge) @ squares).to(matrix.dtype))
+
+
+def bound(K: Any, g: Targets) -> Float[Tensor, "*K"]:
+    """Lemma 1's lower bound of the squared RKHS norm: ‖g‖²_K ≥ ‖g‖₂⁴ / α(g), with ‖g‖₂² = gᵀg / N.
+
+    An equality for an eigenvector. It needs no inverse: infinite where K g = 0, and 0 for g = 0.
+
+    Args:
+        K: (N, N), or (N, N, C, C) for C outputs; positive semidefinite.
+        g: (N,) or (N, K); for C outputs (N, C) or (N, C, K).
+
+    Reference:
+        Ortiz-Jiménez, Moosavi-Dezfooli and Frossard, 2021, Lemma 1.
+
+    >>> bound(torch.tensor([[2.0, 0.0], [0.0, 4.0]]), torch.tensor([2.0, 2.0]))      # norm is 3
+    tensor(2.6667)
+    """
+    matrix, columns = read(K, g)
+    square = columns.matrix.square().sum(0)
+    found = square.square() / _form(matrix, columns).clamp(min=0)  # N cancels
+    return columns.like_given(torch.where(square > 0, found, square))
+
+
+def energy(K: Any, y: Targets, k: int = 50) -> Float[Tensor, "*K"]:
+    """How much of a target lies in the k leading eigenvectors of the kernel: ‖Φ_kᵀ y‖ / ‖y‖, unsquared.
+
+    About √(k/N) for a random target, 1 for one in their span. The target is taken as it is: of labels coded 0 and 1
+    the mean counts, too, so code them −1 and 1.
+
+    Args:
+        K: (N, N), or (N, N, C, C) for C outputs; or its eigenpairs, k at least, as from `spectrum.top`.
+        y: (N,) or (N, K); for C outputs (N, C) or (N, C, K).
+        k: How many eigenvectors.
+
+    Reference:
+        Ortiz-Jiménez, Moosavi-Dezfooli and Frossard, 2021, figure 6.
+
+    >>> energy(torch.diag(torch.tensor([3.0, 2.0, 1.0])), torch.tensor([3.0, 0.0, 4.0]), k=1)
+    tensor(0.6000)
+    """
+    if isinstance(K, Eigenpairs):
+        vectors, outputs = K.vectors, None
+        if not 1 <= k <= vectors.shape[1]:
+            raise ValueError(f"k must be between 1 and the {vectors.shape[1]} eigenpairs that were given, got {k}.")
+    else:
+        vectors, outputs = top(as_matrix(K), k).vectors, outputs_of(K)
+    columns = as_columns(y, len(vectors), outputs, vectors.dtype, vectors.device, "y")
+    size = torch.linalg.vector_norm(columns.matrix, dim=0)
+    if not bool((size > 0).all()):
+        raise ValueError(f"y is zero{'' if columns.single else f' in column {int((size == 0).nonzero()[0])}'}.")
+    with float32_products():
+        part = torch.linalg.vector_norm(vectors[:, :k].T @ columns.matrix, dim=0)
+    return columns.like_given(part / size)
+
+
+def _form(matrix: Matrix, columns: Columns) -> Float[Tensor, " K"]:
+    """gᵀKg for each column."""
+    with float32_products():
+        return (columns.matrix * (matrix @ columns.matrix)).sum(0)

@@ -1,0 +1,144 @@
+"""How alike two kernels are, and a kernel and the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from torchtangent.alignment.columns import Targets, one_hot, outputs_of
+from torchtangent.jacobians.call import float32_products
+from torchtangent.kernel.matrix import Matrix, as_matrix
+from torchtangent.spectrum import square
+
+_BLOCK_BYTES = 64 << 20  # of rows at a time
+_NOISE = 30  # roundings of K below which what is left of it by centering cannot be told from zero
+_CENTERINGS = ("class", "plain")
+
+
+def kernels(K1: Any, K2: Any) -> Any:
+    """Kernel alignment ⟨K1, K2⟩ / (‖K1‖ ‖K2‖), uncentred: between 0 and 1 for positive semidefinite kernels.
+
+    The centred one (CKA between kernels) is `kernels(spectrum.center(K1), spectrum.center(K2))`.
+
+    Args:
+        K1: (N, M) or (N, M, C, C): a tensor, an array (also on disk, read in blocks of rows), an operator or
+            features; or a dict of them, as from `tt.ntk(..., per_layer=True)`.
+        K2: Another of the same size, or a dict with the same names.
+
+    Returns:
+        A number (), 0 if a kernel is zero; or a dict of them.
+
+    Reference:
+        Cristianini et al., On kernel-target alignment, 2001.
+
+    >>> kernels(torch.eye(2), torch.ones(2, 2))
+    tensor(0.7071)
+    """
+    if isinstance(K1, Mapping) or isinstance(K2, Mapping):
+        if not (isinstance(K1, Mapping) and isinstance(K2, Mapping) and K1.keys() == K2.keys()):
+            raise ValueError("K1 and K2 should both be kernels, or both dicts of kernels with the same names.")
+        return {name: kernels(K, K2[name]) for name, K in K1.items()}
+    A = as_matrix(K1)
+    B = as_matrix(K2, A.device)
+    if A.shape != B.shape:
+        raise ValueError(f"K1 {tuple(K1.shape)} and K2 {tuple(K2.shape)} are kernels of different sizes.")
+    sums = torch.zeros(3, dtype=torch.float64, device=A.device)
+    for index in _blocks(A):
+        a, b = A.rows(index).double(), B.rows(index).double()
+        sums += torch.stack([(a * b).sum(), a.square().sum(), b.square().sum()])
+    return _ratio(sums[0], sums[1].sqrt() * sums[2].sqrt()).to(torch.promote_types(A.dtype, B.dtype))
+
+
+def cka(K: Any, y: Targets, *, centering: str = "class") -> Any:
+    """Centred kernel alignment of a kernel with the labels: ⟨HKH, YYᵀ⟩ / (‖HKH‖ ‖YYᵀ‖), with Y centred by H, too.
+
+    With C outputs Y, one-hot, is one vector of N·C entries, and this is YᵀKY / (‖HKH‖ ‖Y‖²). Between 0 and 1 for a
+    positive semidefinite kernel; neither its scale nor that of y matters. For two classes the coding does not, either.
+
+    Args:
+        K: (N, N) or (N, N, C, C), symmetric: a tensor, an array (also on disk, read in blocks of rows), an operator or
+            features; or a dict of them, as from `tt.ntk(..., per_layer=True)`.
+        y: Integers (N,): classes; those of a kernel (N, N, C, C) are 0 … C − 1. Floating-point numbers (N,), for one
+            output: a real target. Numbers (N, C): a column for each output or, for a kernel (N, N), for each class.
+        centering: What is subtracted from the tangents and from Y. "class": the mean over samples, of each output by
+            itself. "plain": the mean over samples and outputs. For a kernel (N, N) they are the same.
+
+    Returns:
+        A number (), 0 if nothing is left of the kernel by centering, as for the last bias; or a dict of them.
+
+    Reference:
+        Cortes, Mohri and Rostamizadeh, Algorithms for learning kernels based on centered alignment, 2012; per class:
+        Baratin et al., Implicit regularization via neural feature alignment, 2021.
+
+    >>> y = torch.tensor([0, 0, 1, 1])
+    >>> K = torch.ones(4, 4) + (y[:, None] == y)
+    >>> cka(K, y), cka(K, torch.tensor([1, -1, 1, -1]))
+    (tensor(1.), tensor(0.))
+    """
+    if centering not in _CENTERINGS:
+        raise ValueError(f"centering={centering!r} is not one of {', '.join(map(repr, _CENTERINGS))}.")
+    if isinstance(K, Mapping):
+        return {name: cka(k, y, centering=centering) for name, k in K.items()}
+    matrix = square(as_matrix(K))
+    outputs = outputs_of(K) or 1
+    samples = matrix.shape[0] // outputs
+    Y = _label_matrix(y, samples, outputs).to(matrix.device, matrix.dtype)
+    means = torch.eye(outputs).repeat(samples, 1) if centering == "class" else torch.ones(matrix.shape[0], 1)
+    B = F.normalize(means.to(Y), dim=0)  # H = I − BBᵀ
+    Yc = Y - B @ (B.T @ Y)
+    if bool(torch.linalg.vector_norm(Yc) <= _NOISE * torch.finfo(Y.dtype).eps * torch.linalg.vector_norm(Y)):
+        raise ValueError("y is the same for all samples: there is nothing to align with.")
+    with float32_products():
+        KB, KY = (matrix @ torch.cat([B, Yc], 1)).split([B.shape[1], Y.shape[1]], 1)
+        size = _centred_norm(matrix, B.double(), KB.double())
+        inner = (Yc * KY).sum(dtype=torch.float64)
+        return _ratio(inner, size * torch.linalg.matrix_norm((Yc.T @ Yc).double())).to(Y.dtype)
+
+
+def _centred_norm(K: Matrix, B: Float[Tensor, "rows R"], KB: Float[Tensor, "rows R"]) -> Float[Tensor, ""]:
+    """‖HKH‖ for H = I − BBᵀ, row by row; 0 if it is only rounding."""
+    right = KB.T - (B.T @ KB) @ B.T
+    sums = torch.zeros(2, dtype=torch.float64, device=K.device)
+    for index in _blocks(K):
+        rows = K.rows(index).double()
+        centred = rows - KB[index] @ B.T - B[index] @ right
+        sums += torch.stack([centred.square().sum(), rows.square().sum()])
+    size, whole = sums.sqrt()
+    return torch.where(size > _NOISE * torch.finfo(K.dtype).eps * whole, size, 0.0)
+
+
+def _blocks(K: Matrix) -> Iterator[Int[Tensor, " R"]]:
+    """Indices of a few rows at a time."""
+    step = max(1, _BLOCK_BYTES // (8 * K.shape[1]))
+    yield from torch.arange(K.shape[0], device=K.device).split(step)
+
+
+def _ratio(inner: Float[Tensor, ""], sizes: Float[Tensor, ""]) -> Float[Tensor, ""]:
+    """A cosine; 0 where a vector is zero. NaN is refused."""
+    if not bool(torch.isfinite(inner) & torch.isfinite(sizes)):
+        raise ValueError("The kernel has NaN or infinity: there is no alignment.")
+    return torch.where(sizes > 0, inner / sizes, 0.0)
+
+
+def _label_matrix(y: Targets, samples: int, outputs: int) -> Float[Tensor, "rows K"]:
+    """Y of the kernel YYᵀ: one column of N·C entries, or for one output a column for each class."""
+    y = torch.as_tensor(y).detach()
+    if y.dim() not in (1, 2) or len(y) != samples or (y.dim() == 2 and outputs not in (1, y.shape[1])):
+        one = f"classes or numbers ({samples},), or a column for each class"
+        several = f"classes ({samples},) or numbers ({samples}, {outputs})"
+        raise ValueError(
+            f"y has shape {tuple(y.shape)}; for a kernel of {samples} samples and {outputs} "
+            f"output{'s' * (outputs > 1)} it should be {one if outputs == 1 else several}."
+        )
+    if not bool(torch.isfinite(y).all()):
+        raise ValueError("y has NaN or infinity.")
+    if outputs > 1:
+        return (one_hot(y, outputs, "y") if y.dim() == 1 else y).double().reshape(-1, 1)
+    if y.dim() == 1:
+        y = y[:, None] if y.is_floating_point() else F.one_hot(y.unique(return_inverse=True)[1])
+    return y.double()

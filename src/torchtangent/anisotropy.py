@@ -1,0 +1,209 @@
+"""Neural anisotropy directions: which linear functions of the input a network's tangent space favours."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchtangent import spectrum
+from torchtangent.jacobians.call import Network, float32_products, undisturbed
+from torchtangent.jacobians.capture import Capture
+from torchtangent.jacobians.inputs import Output, check_finite, split
+from torchtangent.jacobians.select import Params
+from torchtangent.operators import ImplicitOperator
+
+_BUDGET = 256 << 20  # bytes of vectors in parameter space, and of activations, at a time
+_COLUMNS = 64  # products made at once, at most
+_PASSES = 4  # traces that the graph of a second derivative is about as large as
+
+
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """Directions of input space with their singular values; unpacks as `values, vectors`.
+
+    Attributes:
+        values: s, (k,), descending.
+        vectors: v, (k, *shape), orthonormal as flat vectors; the entry of largest size in each is positive.
+    """
+
+    values: Float[Tensor, " K"]
+    vectors: Float[Tensor, "K *shape"]
+
+    @property
+    def alignments(self) -> Float[Tensor, " K"]:
+        """α(g_v) = s² of the linear functions g_v(x) = ⟨v, x⟩."""
+        return self.values.square()
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((self.values, self.vectors))
+
+
+def directions(
+    model: nn.Module,
+    shape: Sequence[int],
+    k: int | None = None,
+    *,
+    x: Tensor | None = None,
+    params: Params = None,
+    output: Output = None,
+    seed: int = 0,
+) -> Directions:
+    """The right singular vectors of M = E_x[∇²_{x,θ} f(x)], (P, d), by its products alone.
+
+    For x ~ N(0, I) the alignment of g_v(x) = ⟨v, x⟩ with the tangent kernel is α(g_v) = ‖Mv‖² by Stein's lemma, so the
+    right singular vectors are the linear functions in the order in which the linearized network favours them, and
+    α(g_v) = s². That takes a smooth activation such as GELU: where ∇_θ f jumps, as it does with ReLU, no derivative
+    sees it.
+
+    The products Mv = ∇_θ⟨∇_x f, v⟩ and Mᵀw = ∇_x⟨∇_θ f, w⟩ are backward passes through the graph of a gradient. The
+    vectors are eigenvectors of MᵀM (d, d), which up to d = 2048, or for more than a quarter of them, is formed by 2 d
+    products, and else they are found by Lanczos iterations (`spectrum.top`); then s = ‖Mv‖. Directions with s below
+    √eps · s₁ of the model's dtype cannot be told from each other: a float64 model (`model.double()`) resolves them.
+
+    Args:
+        model: Any module whose samples do not interact, with one output.
+        shape: Of a single input; d is the product of its sizes.
+        k: How many directions; all min(d, P) by default.
+        x: Inputs (N, *shape) over which ∇² is averaged; by default the origin alone, as in the paper's experiments.
+        params: Which parameters, by name pattern or predicate; all trainable ones by default.
+        output: Which tensor of the model's result; of several outputs it has to pick one.
+        seed: Of the Lanczos iterations.
+
+    Reference:
+        Ortiz-Jiménez et al., What can linearized neural networks actually say about generalization?, 2021, Theorem 1.
+
+    >>> net = nn.Linear(3, 1)                     # f = ⟨w, x⟩ + b favours no direction
+    >>> s, v = directions(net, (3,))
+    >>> s, v.shape
+    (tensor([1., 1., 1.]), torch.Size([3, 3]))
+    """
+    mixed = MixedDerivative(model, shape, x, params, output)
+    P, d = mixed.shape
+    k = min(P, d) if k is None else k
+    if not 1 <= k <= min(P, d):
+        raise ValueError(f"k must be between 1 and min(d, P) = min({d}, {P}) = {min(P, d)}, got {k}.")
+    vectors = spectrum.top(ImplicitOperator(mixed.gram, d, mixed.dtype, mixed.device), k, seed=seed).vectors
+    # The root of an eigenvalue of MᵀM has lost half of its digits; ‖Mv‖ has not.
+    values, order = mixed.norms(vectors).sort(descending=True)
+    if float(values[0]) == 0:
+        raise ValueError(
+            f"∇²_(x,θ) f is exactly zero at the {'origin' if x is None else 'inputs'}, so it has no directions. "
+            "(ReLU without biases has no derivative at the origin.) Use a smooth activation, such as GELU."
+        )
+    return Directions(values, vectors[:, order].T.reshape(k, *shape))
+
+
+class MixedDerivative:
+    """M = mean_n ∇²_{x,θ} f(x_n), (P, d), known by its products.
+
+    Args:
+        model: Any module whose samples do not interact, with one output.
+        shape: Of a single input.
+        x: The inputs x_n, (N, *shape); the origin by default.
+        params: Which parameters.
+        output: Which tensor of the model's result.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        shape: Sequence[int],
+        x: Tensor | None = None,
+        params: Params = None,
+        output: Output = None,
+    ) -> None:
+        capture = Capture(model, params, output)
+        self._params = list(capture.params.values())
+        p = self._params[0]
+        self.dtype, self.device = torch.promote_types(p.dtype, torch.float32), p.device
+        self._x = torch.zeros(1, *shape, dtype=p.dtype, device=p.device) if x is None else x
+        if self._x.shape[1:] != tuple(shape) or not self._x.is_floating_point():
+            raise ValueError(
+                f"x should be floating-point inputs of shape (N, {', '.join(map(str, shape))}), "
+                f"got {tuple(self._x.shape)} of {self._x.dtype}."
+            )
+        capture.check(self._x)
+        if capture.output_shape.numel() != 1:
+            raise ValueError(
+                f"The model has outputs of shape {tuple(capture.output_shape)}, but directions belong to one of them. "
+                "Pick it by output=..., for example output=lambda r: r[:, 0]."
+            )
+        shifted = _Shifted(model, self._x)
+        self._network, self._shift = Network(shifted, output), [shifted.shift]
+        self.shape = (capture.space.size, self._x[0].numel())
+        # As many columns at once, and then as many samples, as the budget allows.
+        self._columns = min(_COLUMNS, max(1, capture.budget(_BUDGET) // (self.shape[0] * p.element_size())))
+        self._samples = capture.samples_within(_BUDGET, _PASSES * self._columns)
+        self._batched = True  # backward passes of several columns can run as one
+
+    def gram(self, V: Float[Tensor, "d K"]) -> Float[Tensor, "d K"]:
+        """MᵀM V."""
+        return torch.cat([self.pull(self.push(part)) for part in V.split(self._columns, 1)], 1)
+
+    def norms(self, V: Float[Tensor, "d K"]) -> Float[Tensor, " K"]:
+        """‖M v‖ for every column v."""
+        return torch.cat([torch.linalg.vector_norm(self.push(part), dim=0) for part in V.split(self._columns, 1)])
+
+    def push(self, V: Float[Tensor, "d K"]) -> Float[Tensor, "P K"]:
+        """M V = ∇_θ⟨∇_x f, V⟩."""
+        return self._product(self._shift, self._params, V)
+
+    def pull(self, W: Float[Tensor, "P K"]) -> Float[Tensor, "d K"]:
+        """MᵀW = ∇_x⟨∇_θ f, W⟩."""
+        return self._product(self._params, self._shift, W)
+
+    @float32_products()
+    def _product(self, a: Sequence[Tensor], b: Sequence[Tensor], V: Float[Tensor, "a K"]) -> Float[Tensor, "b K"]:
+        """∇_b⟨∇_a f, V⟩, a mean over the samples."""
+        found = torch.zeros(V.shape[1], sum(t.numel() for t in b), dtype=self.dtype, device=self.device)
+        for _, x in split(self._x, self._samples):
+            with undisturbed():
+                f = self._network(x)
+                check_finite(f.detach())
+                first = torch.autograd.grad(f.sum(), a, create_graph=True, materialize_grads=True)
+                rows = V.T.to(f.dtype).split([t.numel() for t in a], 1)
+                # What does not depend on anything any more, as the derivative by the last bias, is left out.
+                pairs = [(g, v.reshape(-1, *g.shape)) for g, v in zip(first, rows, strict=True) if g.requires_grad]
+                if pairs:
+                    found += self._second([g for g, _ in pairs], b, [v for _, v in pairs])
+        if not bool(torch.isfinite(found.sum())) and not bool(torch.isfinite(found).all()):
+            raise ValueError(
+                "∇²_(x,θ) f has NaN or infinity although f is finite (as √x has at 0). "
+                "Pass inputs x=... at which the model is smooth."
+            )
+        return (found / len(self._x)).T
+
+    def _second(self, first: Sequence[Tensor], b: Sequence[Tensor], rows: Sequence[Tensor]) -> Float[Tensor, "K b"]:
+        """∇_b⟨first, row⟩ for every row: in one backward pass, or one by one where torch cannot vectorize it."""
+
+        def one(*row: Tensor) -> Tensor:
+            grads = torch.autograd.grad(first, b, row, retain_graph=True, materialize_grads=True)
+            return torch.cat([g.flatten() for g in grads])
+
+        if self._batched:
+            try:
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("error", message="There is a performance drop")
+                    return torch.vmap(one)(*rows)
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, UserWarning):
+                self._batched = False
+        return torch.stack([one(*row) for row in zip(*rows, strict=True)])
+
+
+class _Shifted(nn.Module):
+    """The model as a function of one more parameter: a shift of all its inputs, which is zero."""
+
+    def __init__(self, model: nn.Module, x: Float[Tensor, "N *shape"]) -> None:
+        super().__init__()
+        self.model = model
+        self.shift = nn.Parameter(torch.zeros_like(x[0]))
+
+    def forward(self, x: Float[Tensor, "N *shape"]) -> object:
+        return self.model(x + self.shift)

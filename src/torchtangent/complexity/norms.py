@@ -1,0 +1,246 @@
+"""Capacity by the norms of the weights at the end of training, and margins."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchtangent.curvature import Implicit, fisher
+from torchtangent.jacobians.call import Network, undisturbed
+from torchtangent.jacobians.capture import Capture
+from torchtangent.jacobians.inputs import Inputs, Output, split
+from torchtangent.jacobians.select import Params, select
+
+_BUDGET = 256 << 20  # bytes of activations at a time
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def margins(outputs: Float[Tensor, "N *C"], y: Tensor) -> Float[Tensor, " N"]:
+    """f[y] − max_{c≠y} f[c] for C outputs and classes y (N,), or f·y for one output and labels ±1.
+
+    >>> margins(torch.tensor([[1.0, 3.0, 0.0], [2.0, 1.0, 4.0]]), torch.tensor([1, 0]))
+    tensor([ 2., -2.])
+    """
+    if outputs.dim() > 2:
+        raise ValueError(f"Margins are those of outputs (N,) or (N, C), got {tuple(outputs.shape)}.")
+    f = outputs.reshape(len(outputs), -1)
+    if f.shape[1] == 1:
+        if y.numel() != len(f) or not bool((y.abs() == 1).all()):
+            raise ValueError(
+                f"A network with one output needs {len(f)} labels ±1, got shape {tuple(y.shape)} with values "
+                f"{y.unique()[:5].tolist()}. Labels 0 and 1 become ±1 by 2 * y - 1."
+            )
+        return f[:, 0] * y.reshape(-1)
+    classes = y.shape == (len(f),) and not y.is_floating_point()
+    if not classes or not bool(((y >= 0) & (y < f.shape[1])).all()):
+        raise ValueError(
+            f"A network with {f.shape[1]} outputs needs {len(f)} integer classes from 0 to {f.shape[1] - 1}, got "
+            f"shape {tuple(y.shape)} of {y.dtype} with values {y.unique()[:5].tolist()}."
+        )
+    others = f.scatter(1, y[:, None], -math.inf)
+    return f.gather(1, y[:, None])[:, 0] - others.amax(1)
+
+
+def fisher_rao(
+    model: nn.Module,
+    x: Inputs,
+    y: Tensor | None = None,
+    *,
+    likelihood: str = "categorical",
+    kind: str = "empirical",
+    params: Params = None,
+    output: Output = None,
+) -> float:
+    """The Fisher–Rao norm ⟨θ, F θ⟩^½.
+
+    In a network of L layers of ReLU without biases Jθ = L f, so it is L E[⟨∂ℓ/∂f, f⟩²]^½.
+
+    Args:
+        model: Any module whose samples do not interact.
+        x: Inputs.
+        y: Targets; only `kind="empirical"` needs them.
+        likelihood: "categorical", "bernoulli" or "gaussian" (see `tt.fisher`).
+        kind: "empirical", with the labels y, as it was defined; "exact", with those that the model expects.
+        params: Which parameters.
+        output: Which tensor of the model's result.
+
+    Reference:
+        Liang et al., Fisher–Rao metric, geometry, and complexity of neural networks, 2019.
+    """
+    F = fisher(model, (x, y), Implicit, likelihood=likelihood, kind=kind, params=params, output=output)
+    theta = {name: p.detach() for name, p in select(model, params).items()}
+    return math.sqrt(max(0.0, float(F.quad(theta))))
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What `measures` found.
+
+    Attributes:
+        norms: By name (see `measures`), not divided by anything.
+        margin: γ, the margin that all but some percent of the samples exceed.
+        fisher_rao: ⟨θ, F θ⟩^½ with the labels of the data.
+        parameters: P.
+    """
+
+    norms: dict[str, float]
+    margin: float
+    fisher_rao: float
+    parameters: int
+
+    def over_margin(self) -> dict[str, float]:
+        """The norms divided by the margin, as they stand in bounds of the generalization gap."""
+        if not self.margin > 0:
+            raise ValueError(
+                f"The margin is {self.margin:.3g}: too many samples are misclassified, so the bounds say nothing. "
+                "Train further, or use `norms` as they are."
+            )
+        return {name: value / self.margin for name, value in self.norms.items()}
+
+
+def measures(
+    model: nn.Module,
+    init: nn.Module | Mapping[str, Tensor],
+    x: Tensor,
+    y: Tensor,
+    *,
+    output: Output = None,
+    percentile: float | int = 5,
+) -> Measures:
+    r"""Norm-based capacity measures of a feed-forward network of linear and convolutional layers with ReLU.
+
+    W is a layer's weight as a matrix, a row for each unit (channel) and a column for each of its inputs (channel and
+    tap); W⁰ is its initial value and h its number of rows. ‖·‖ is the spectral norm of that matrix, ‖W‖_{p,q} the
+    q-norm of the p-norms of the rows. Biases count in the path norms and the Fisher–Rao norm only.
+
+    | name | measure | from |
+    |---|---|---|
+    | `l1_inf` | ∏ ‖W‖_{1,∞} | Bartlett and Mendelson 2002 |
+    | `frobenius` | ∏ ‖W‖_F | Neyshabur et al. 2015 |
+    | `l3_1.5` | ∏ ‖W‖_{3,1.5} | Neyshabur et al. 2015 |
+    | `spectral` | ∏ ‖W‖ | |
+    | `spectral_l21` | ∏ ‖W‖ (Σ (‖W − W⁰‖_{2,1} / ‖W‖)^⅔)^{3/2} | Bartlett et al. 2017 |
+    | `spectral_frobenius` | ∏ ‖W‖ (Σ h ‖W − W⁰‖_F² / ‖W‖²)^½ | Neyshabur et al. 2018 |
+    | `path_1`, `path_2` | (Σ over paths of ∏ \|w\|^p)^{1/p}: the network with \|w\|^p at ones | Neyshabur et al. 2015 |
+    | `neyshabur` | ‖V‖_F (‖U − U⁰‖_F + ‖U⁰‖), for two layers U, V only | Neyshabur et al. 2019 |
+
+    Args:
+        model: The trained network.
+        init: The network as it was at initialization, or its state dict.
+        x: The training inputs, (N, ...), for the margin and the Fisher–Rao norm.
+        y: Their labels: classes (N,), or ±1 for one output.
+        output: Which tensor of the model's result.
+        percentile: Of the margins: γ is exceeded by all but so many percent of the samples.
+
+    >>> net = nn.Linear(2, 1, bias=False)
+    >>> _ = net.weight.data.copy_(torch.tensor([[3.0, -4.0]]))
+    >>> found = measures(net, net, x=torch.eye(2), y=torch.tensor([1, -1]))
+    >>> found.norms["frobenius"], found.norms["path_1"]
+    (5.0, 7.0)
+    """
+    model = copy.deepcopy(model).requires_grad_(True)  # frozen layers count like the others
+    capture = Capture(model, output=output)
+    names = _weights(capture, x[:1])
+    _check_homogeneous(capture.network, x[:16])
+    norms = _norms(*_matrices(names, dict(model.named_parameters()), init))
+    norms |= {f"path_{p}": _path_norm(capture.network, x[:1], p) for p in (1, 2)}
+
+    capture.check(x)
+    f = torch.cat([capture.outputs(part) for _, part in split(x, capture.samples_within(_BUDGET, 1))])
+    margin = torch.quantile(margins(f, y).double(), percentile / 100)
+    binary = f[0].numel() == 1
+    rao = fisher_rao(
+        model,
+        x,
+        (y.reshape(f.shape).to(f.dtype) + 1) / 2 if binary else y,
+        likelihood="bernoulli" if binary else "categorical",
+        output=output,
+    )
+    return Measures(norms, float(margin), rao, capture.space.size)
+
+
+def _weights(capture: Capture, x: Tensor) -> list[str]:
+    """The names of the layers' weights, in the order of use; other parameters than theirs are refused."""
+    trace = capture.record(x)
+    paths = {module: path for path, module in capture.model.named_modules()}
+    for use in trace.uses:
+        if type(use.module) not in _LAYERS:
+            raise ValueError(
+                f"{type(use.module).__name__} '{paths[use.module]}' has parameters, but these measures are defined for "
+                "networks of linear and convolutional layers. Fold it into the layer before it, or leave it out."
+            )
+    if trace.uncovered:
+        raise ValueError(
+            f"Parameters outside of linear and convolutional layers: {', '.join(sorted(trace.uncovered))}. These "
+            "measures are not defined for them."
+        )
+    return [use.names["weight"] for use in trace.uses]
+
+
+def _check_homogeneous(network: Network, x: Tensor) -> None:
+    """With ReLU, twice the input and twice the biases give twice the output."""
+    biases = {id(b): 2 * b for name, b in network.model.named_parameters() if name.split(".")[-1] == "bias"}
+    with undisturbed(), torch.no_grad():
+        once, twice = network(x), network(2 * x, biases)
+    if not bool((twice - 2 * once).abs().max() <= torch.finfo(once.dtype).eps ** 0.5 * once.abs().max()):
+        raise ValueError(
+            "These measures are defined for networks with ReLU (or no activation): twice the input and twice the "
+            "biases should give twice the output, but here they do not. Is there another activation, or a softmax?"
+        )
+
+
+def _matrices(
+    names: list[str], params: dict[str, nn.Parameter], init: nn.Module | Mapping[str, Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The layers' weights and their initial values as matrices, in float64."""
+    initial = init.state_dict() if isinstance(init, nn.Module) else init
+    for name in names:
+        if name not in initial or initial[name].shape != params[name].shape:
+            found = f"has shape {tuple(initial[name].shape)}" if name in initial else "is missing"
+            raise ValueError(
+                f"The initial weight '{name}' {found}; the model's has shape {tuple(params[name].shape)}. "
+                "init should be the same network before training, or its state dict."
+            )
+    trained = [params[name].detach().flatten(1).double() for name in names]
+    return trained, [initial[name].to(w).reshape(w.shape) for name, w in zip(names, trained, strict=True)]
+
+
+def _norms(W: list[Tensor], W0: list[Tensor]) -> dict[str, float]:
+    """The measures that need nothing but the layers' weights (see `measures`)."""
+    D = [w - w0 for w, w0 in zip(W, W0, strict=True)]
+    spectral = [_spectral(w) for w in W]
+    others = [math.prod(spectral[:i] + spectral[i + 1 :]) for i in range(len(W))]  # ∏ ‖W‖ / ‖W_i‖
+    moved = list(zip(others, D, strict=True))
+    found = {
+        "l1_inf": math.prod(_entrywise(w, 1, math.inf) for w in W),
+        "frobenius": math.prod(_entrywise(w, 2, 2) for w in W),
+        "l3_1.5": math.prod(_entrywise(w, 3, 1.5) for w in W),
+        "spectral": math.prod(spectral),
+        "spectral_l21": sum((s * _entrywise(d, 2, 1)) ** (2 / 3) for s, d in moved) ** 1.5,
+        "spectral_frobenius": math.sqrt(sum(len(d) * (s * _entrywise(d, 2, 2)) ** 2 for s, d in moved)),
+    }
+    if len(W) == 2:
+        found["neyshabur"] = _entrywise(W[1], 2, 2) * (_entrywise(D[0], 2, 2) + _spectral(W0[0]))
+    return found
+
+
+def _entrywise(w: Float[Tensor, "O I"], p: float | int, q: float | int) -> float:
+    """‖w‖_{p,q}."""
+    return float(torch.linalg.vector_norm(torch.linalg.vector_norm(w, p, dim=1), q))
+
+
+def _spectral(w: Float[Tensor, "O I"]) -> float:
+    return float(torch.linalg.matrix_norm(w, 2))
+
+
+def _path_norm(network: Network, x: Tensor, p: int) -> float:
+    """(Σ over paths of ∏ |w|^p)^{1/p}, by a run of the network with weights |w|^p, in float64."""
+    powers = {id(w): w.detach().double().abs() ** p for w in network.model.parameters()}
+    with undisturbed(), torch.no_grad():
+        return float(network(torch.ones_like(x, dtype=torch.float64), powers).sum()) ** (1 / p)

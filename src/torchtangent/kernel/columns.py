@@ -1,0 +1,117 @@
+"""Products of J and Jᵀ with many columns at once, in sweeps over the samples.
+
+Rows are samples, and within a sample its outputs: row n·C + c is output c of sample n, as in `tt.flatten`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchtangent.jacobians.capture import Capture
+from torchtangent.jacobians.factors import LayerJacobian, Outer
+from torchtangent.jacobians.inputs import Inputs, batch_size
+from torchtangent.jacobians.products import push
+from torchtangent.kernel.contract import inputs_of
+from torchtangent.kernel.samples import Samples
+
+_BUDGET = 256 << 20  # bytes of activations and factors at a time
+_COLUMN_BYTES = 1 << 30  # of vectors in parameter space at a time
+
+
+def split_columns(capture: Capture, V: Float[Tensor, "rows K"]) -> tuple[Float[Tensor, "rows k"], ...]:
+    """V in blocks of so few columns that as many vectors in parameter space may be held."""
+    return V.split(max(1, _COLUMN_BYTES // (capture.space.size * V.element_size())), 1)
+
+
+def pull_columns(capture: Capture, samples: Samples, U: Float[Tensor, "rows K"]) -> Float[Tensor, "P K"]:
+    """JᵀU: a backward pass for each column or, with more columns than outputs, each sample's J formed once for all."""
+    one_by_one = U.shape[1] <= capture.output_shape.numel()
+    G = U.new_zeros(U.shape[1], capture.space.size).T  # a column in one piece
+    for rows, x in batches(capture, samples):
+        if one_by_one:
+            _differentiate(capture, x, U[rows], G)
+        else:
+            u = U[rows].unflatten(0, (-1, capture.output_shape.numel()))
+            for place, layer in _placed(capture, x):
+                _pull(layer, u, G[place])
+    return G
+
+
+def push_columns(capture: Capture, samples: Samples, G: Float[Tensor, "P K"]) -> Float[Tensor, "rows K"]:
+    """J G: a forward-mode pass for each column or, with as many columns as outputs, each sample's J formed for all."""
+    one_by_one = G.shape[1] < capture.output_shape.numel()
+    return torch.cat([(_push_each if one_by_one else _push_all)(capture, x, G) for _, x in batches(capture, samples)])
+
+
+def batches(capture: Capture, samples: Samples) -> Iterator[tuple[slice, Inputs]]:
+    """Some samples at a time, and the rows that they are; so few that one layer's J may be formed."""
+    capture.check(samples.batch(0, min(2, len(samples))))
+    outputs = capture.output_shape.numel()
+    largest = outputs * max(p.numel() * max(4, p.element_size()) for p in capture.params.values())
+    step = min(capture.samples_within(_BUDGET, outputs), max(1, capture.budget(_BUDGET) // largest))
+    for start in range(0, len(samples), step):
+        stop = min(start + step, len(samples))
+        yield slice(start * outputs, stop * outputs), samples.batch(start, stop)
+
+
+def layers_of(capture: Capture, x: Inputs, summed: bool = False) -> dict[str, LayerJacobian]:
+    """Layer Jacobians of all outputs, or of their sum."""
+    trace = capture.trace(x)
+    return trace.pull(torch.ones_like(trace.outputs)[None] if summed else trace.units())
+
+
+def square_sum(layers: dict[str, LayerJacobian]) -> float:
+    """‖J‖², the trace of the kernel."""
+    return sum(float(layer.square_sum().sum()) for layer in layers.values())
+
+
+def _pull(layer: LayerJacobian, U: Float[Tensor, "N C K"], G: Float[Tensor, "p K"]) -> None:
+    """G += JᵀU for one parameter: its J is formed or, where it costs less, the cotangents take up the columns first."""
+    C, K = U.shape[1:]
+    if isinstance(layer, Outer):
+        groups, S, O = layer.d.shape[1], *layer.d.shape[3:]
+        I = inputs_of(layer)
+        if 2 * K * S * (I + C) < C * (S + K) * I:
+            start = 0
+            for part in layer.chunks(groups * K * S * O * U.element_size()):
+                stop = start + part.samples
+                d = torch.einsum("ngcso,nck->ngkso", part.d, U[start:stop])
+                G += replace(part, d=d).regroup(1).flat()[0].T  # samples, as locations of one, are summed over
+                start = stop
+            return
+    G.addmm_(layer.flat().flatten(0, 1).T, U.flatten(0, 1))
+
+
+def _differentiate(capture: Capture, x: Inputs, U: Float[Tensor, "rows K"], G: Float[Tensor, "P K"]) -> None:
+    """G += JᵀU, with the columns as cotangents."""
+    trace = capture.trace(x)
+    for u, g in zip(U.unbind(1), G.unbind(1), strict=True):
+        gradient = trace.gradient(u.to(trace.outputs.dtype).view_as(trace.outputs))
+        g += torch.cat([v.flatten() for v in gradient.values()])
+
+
+def _push_each(capture: Capture, x: Inputs, G: Float[Tensor, "P K"]) -> Float[Tensor, "rows K"]:
+    space, dtype = capture.space, next(iter(capture.params.values())).dtype
+    columns = [push(capture, x, space.split(g.to(dtype).contiguous()))[1] for g in G.unbind(1)]
+    return torch.stack([w.flatten() for w in columns], 1).to(G.dtype)
+
+
+def _push_all(capture: Capture, x: Inputs, G: Float[Tensor, "P K"]) -> Float[Tensor, "rows K"]:
+    found = G.new_zeros(batch_size(x) * capture.output_shape.numel(), G.shape[1])
+    for place, layer in _placed(capture, x):
+        found.addmm_(layer.flat().flatten(0, 1), G[place])
+    return found
+
+
+def _placed(capture: Capture, x: Inputs) -> Iterator[tuple[slice, LayerJacobian]]:
+    """Each parameter's Jacobian, with its place among all."""
+    start = 0
+    for layer in layers_of(capture, x).values():
+        stop = start + layer.shape.numel()
+        yield slice(start, stop), layer
+        start = stop

@@ -1,0 +1,135 @@
+"""Leading eigenpairs from products: block Lanczos iterations with full reorthogonalization and thick restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchtangent.kernel.matrix import Matrix
+
+_FLOOR = 30  # residuals below so many roundings of the largest eigenvalue cannot be told from zero
+
+
+def iterated(source: Matrix, k: int, tol: float, seed: int, max_restarts: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The leading pairs by block Lanczos iterations, and the residuals that they should have."""
+    # Narrow blocks reach higher powers of K with as many columns; wide ones save passes over a K that is far away.
+    block = min(max(k // 8, 16), 128) if source.resident else min(max(k // 2, 32), 512)
+    room = min(source.shape[0], 2 * k + 8 * block)
+    kept = k + (room - k) // 3
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(columns: int) -> Tensor:
+        noise = torch.randn(source.shape[0], columns, generator=generator, dtype=torch.float32)
+        return noise.to(source.device, source.dtype)
+
+    space = _Subspace(source, room, draw)
+    settled: Tensor | None = None  # values that had converged when the present cycle began
+    space.grow(draw(block))
+    for _ in range(max_restarts):
+        while space.filled + block <= room:
+            space.grow(space.rest)
+        theta, Y = space.ritz()
+        goal = _goal(theta, source.dtype, tol)[:k]
+        converged = bool((space.residuals(Y[:, :k]) <= goal).all())
+        if converged and settled is not None and bool(((theta[:k] - settled).abs() <= goal).all()):
+            break
+        # A restart goes on from the rest of the last block, which holds the residuals of all kept pairs. Once those of
+        # the wanted ones are small, a random block instead looks for what the first one could not see.
+        space.shrink(theta, Y, k if converged else kept)
+        space.grow(draw(block) if converged else space.rest)
+        settled = theta[:k] if converged else None
+    theta, Y = space.ritz()
+    return theta[:k].to(source.dtype), space.lift(Y[:, :k]), _goal(theta, source.dtype, tol)[:k]
+
+
+def _goal(values: Float[Tensor, " R"], dtype: torch.dtype, tol: float) -> Float[Tensor, " R"]:
+    """The residuals at which pairs have converged."""
+    sizes = values.abs()
+    return (tol * sizes).clamp(min=_FLOOR * torch.finfo(dtype).eps * float(sizes.max()))
+
+
+def check_symmetric(block: Tensor, dtype: torch.dtype) -> None:
+    """Refuse a K of which a block QᵀKQ is not finite or not symmetric."""
+    gap, size = torch.linalg.vector_norm(block - block.T), torch.linalg.vector_norm(block)
+    if not bool(torch.isfinite(size)):
+        raise ValueError("K has NaN or infinity. Check how it was computed.")
+    if bool(gap > 10 * torch.finfo(dtype).eps ** 0.5 * size):
+        raise ValueError(
+            f"K is not symmetric (‖K − Kᵀ‖ / ‖K‖ is about {float(gap / size):.1e}), so its spectrum need not be real. "
+            "A kernel of two sets of inputs has singular values instead; (K + K.T) / 2 is symmetric."
+        )
+
+
+class _Subspace:
+    """Orthonormal columns U (N, R) with T = UᵀKU, and the rest (I − UUᵀ)K of the last block."""
+
+    def __init__(self, source: Matrix, room: int, draw: Callable[[int], Tensor]) -> None:
+        self._source, self._draw = source, draw
+        self._U = torch.empty(source.shape[0], room, dtype=source.dtype, device=source.device)
+        self._T = torch.zeros(room, room, dtype=torch.float64, device=source.device)
+        self.filled = 0
+        self.rest = self._U[:, :0]
+
+    def grow(self, W: Float[Tensor, "N K"]) -> None:
+        """Add the directions of W."""
+        old, self.filled = self.filled, self.filled + W.shape[1]
+        U, new = self._U[:, : self.filled], slice(old, self.filled)
+        U[:, new] = _orthonormal(W, U[:, :old], self._draw)
+        KU = self._source @ U[:, new]
+        H = U.T @ KU
+        if old == 0:
+            check_symmetric(H, self._source.dtype)
+        self._T[: self.filled, new] = H.double()
+        self._T[new, : self.filled] = H.double().T
+        self.rest = KU.sub_(U @ H)
+
+    def ritz(self) -> tuple[Float[Tensor, " R"], Float[Tensor, "R R"]]:
+        """Eigenpairs of T in float64, the largest first."""
+        T = self._T[: self.filled, : self.filled]
+        theta, Y = torch.linalg.eigh((T + T.T) / 2)
+        return theta.flip(0), Y.flip(1)
+
+    def residuals(self, Y: Float[Tensor, "R K"]) -> Float[Tensor, " K"]:
+        """‖K U y − θ U y‖: all but the last block is mapped into the subspace."""
+        last = Y[-self.rest.shape[1] :]
+        gram = (self.rest.T @ self.rest).double()
+        return (last * (gram @ last)).sum(0).clamp(min=0).sqrt()
+
+    def lift(self, Y: Float[Tensor, "R K"]) -> Float[Tensor, "N K"]:
+        """U Y."""
+        return self._U[:, : self.filled] @ Y.to(self._U.dtype)
+
+    def shrink(self, theta: Float[Tensor, " R"], Y: Float[Tensor, "R R"], kept: int) -> None:
+        """Keep the leading Ritz vectors, and the rest of the last block, in which their residuals lie."""
+        self._U[:, :kept] = self.lift(Y[:, :kept])
+        self._T.zero_()
+        self._T.diagonal()[:kept] = theta[:kept]
+        self.filled = kept
+
+
+def _orthonormal(
+    W: Float[Tensor, "N K"], U: Float[Tensor, "N R"], draw: Callable[[int], Tensor]
+) -> Float[Tensor, "N K"]:
+    """An orthonormal basis of W's directions orthogonal to U; where there are too few, random ones make up for them.
+
+    Products and small eigendecompositions (in float64) instead of a QR decomposition, which is slow on GPUs. A pass
+    turns the columns to the principal axes of their Gram matrix; the short axes, which the Gram matrix of long ones
+    cannot resolve, come out in the next. Reference: Stathopoulos and Wu, A block orthogonalization procedure with
+    constant synchronization requirements, 2002.
+    """
+    for _ in range(10):
+        before = torch.linalg.vector_norm(W, dim=0)
+        W = W - U @ (U.T @ W)
+        norms = torch.linalg.vector_norm(W, dim=0)
+        W = W / norms.clamp(min=torch.finfo(W.dtype).tiny)
+        sizes, axes = torch.linalg.eigh((W.T @ W).double())
+        W = W @ axes.to(W.dtype)
+        if bool(sizes[0] > 0.5) and bool((norms > before / 2).all()):
+            return W / sizes.sqrt().to(W.dtype)
+        lost = torch.linalg.vector_norm(W, dim=0) <= 10 * torch.finfo(W.dtype).eps
+        if bool(lost.any()):
+            W[:, lost] = draw(int(lost.sum()))
+    raise ArithmeticError("A block of vectors could not be made orthonormal in 10 passes. Try another seed.")

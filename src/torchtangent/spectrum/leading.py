@@ -1,0 +1,205 @@
+"""The leading eigenpairs of a symmetric matrix in memory, on disk or known by its products, and tasks made of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from torchtangent.jacobians.call import float32_products
+from torchtangent.jacobians.inputs import TangentWarning
+from torchtangent.kernel.matrix import Matrix, as_matrix
+from torchtangent.operators import Operator
+from torchtangent.spectrum.lanczos import check_symmetric, iterated
+
+DENSE_LIMIT = 2048
+"""Up to this size a matrix is decomposed whole."""
+
+
+@dataclass(frozen=True, eq=False)
+class Eigenpairs:
+    """The leading eigenpairs of a symmetric K; unpacks as `values, vectors`.
+
+    Attributes:
+        values: (k,), descending.
+        vectors: (N, k), orthonormal; the entry of largest size in each is positive.
+        residuals: (k,), the true ‖K φ − λ φ‖: within so much of each value there is an eigenvalue of K.
+        converged: whether all of them are as small as was asked for.
+    """
+
+    values: Float[Tensor, " K"]
+    vectors: Float[Tensor, "N K"]
+    residuals: Float[Tensor, " K"]
+    converged: bool
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((self.values, self.vectors))
+
+    def extend(self, K_new: Tensor | np.ndarray | Any) -> Float[Tensor, "M K"]:
+        """The eigenfunctions at new points, φ_j(x) = K(x, X) φ_j / λ_j (Nyström's extension).
+
+        On the points of K itself these are the eigenvectors again.
+
+        Args:
+            K_new: (M, N), the kernel between new points and those of K, a tensor or an array.
+
+        Returns:
+            (M, k).
+
+        Reference:
+            Williams and Seeger, Using the Nyström method to speed up kernel machines, 2001.
+
+        >>> pairs = top(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), k=2)
+        >>> pairs.extend(torch.tensor([[1.0, 3.0]]))
+        tensor([[0.5000, 3.0000]])
+        """
+        matrix = as_matrix(K_new, self.vectors.device)
+        if matrix.shape[1] != len(self.vectors):
+            raise ValueError(
+                f"K_new is {matrix.shape}, and the eigenvectors have {len(self.vectors)} entries: K_new needs a row "
+                "for each new point and a column for each point of K."
+            )
+        sizes = self.values.abs()
+        lost = sizes <= self.residuals + rounding(self.values.dtype) * sizes.max()
+        if bool(lost.any()):
+            first = int(lost.nonzero()[0])
+            raise ValueError(
+                f"Eigenvalue {first} of {len(sizes)} is {float(self.values[first]):.1e}, zero to rounding beside the "
+                f"largest, {float(sizes.max()):.1e}: its eigenfunction at new points is not determined. Ask top for "
+                f"k={first} pairs."
+            )
+        with torch.no_grad(), float32_products():
+            return (matrix @ self.vectors.to(matrix.dtype)).to(self.vectors.dtype) / self.values
+
+
+def top(
+    K: Tensor | np.ndarray | Operator | Any,
+    k: int,
+    *,
+    tol: float = 1e-5,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    max_restarts: int = 30,
+) -> Eigenpairs:
+    """The k algebraically largest eigenpairs of a symmetric K (N, N).
+
+    Up to N = 2048, or for more than a quarter of the spectrum, K is decomposed whole, in float64. Beyond, block
+    Lanczos iterations with full reorthogonalization and thick restarts need products with K and room for about
+    5 k vectors. A pair has converged when ‖Kφ − λφ‖ ≤ tol · |λ|, or when it is at the rounding of K's dtype,
+    30 eps · max |λ|. The answer is then challenged by a random block: from one start, an eigenvalue that is repeated
+    more often than a block is wide is not seen often enough.
+
+    Args:
+        K: A tensor; an array, also one on disk (`np.load(…, mmap_mode="r")`), which is read in blocks of rows; an
+            operator; or anything with `shape` and `@`.
+        k: How many.
+        tol: The residual at which a pair has converged, relative to its own eigenvalue.
+        seed: Of the random blocks. The same seed gives the same answer.
+        device: Where to compute; by default where K is.
+        max_restarts: After so many restarts of the iteration it gives up and warns; `residuals` say how far it came.
+
+    Returns:
+        The eigenpairs with their residuals, in K's dtype (float32 for halves).
+
+    Reference:
+        Wu and Simon, Thick-restart Lanczos method for large symmetric eigenvalue problems, 2000.
+
+    >>> lam, phi = top(torch.diag(torch.tensor([1.0, 3.0, 2.0])), k=2)
+    >>> lam, phi[:, 0]
+    (tensor([3., 2.]), tensor([0., 1., 0.]))
+    """
+    source = square(K, device)
+    size = source.shape[0]
+    if not 1 <= k <= size:
+        raise ValueError(f"k must be between 1 and N = {size}, got {k}.")
+    with torch.no_grad(), float32_products():  # TF32 would show in the residuals
+        if size <= DENSE_LIMIT or 4 * k > size:
+            return _decomposed(source, k)
+        values, vectors, goal = iterated(source, k, tol, seed, max_restarts)
+        residuals = torch.linalg.vector_norm(source @ vectors - vectors * values, dim=0)
+    # Rounding adds to the residuals that the iteration sees: allow them a factor of two.
+    missed = residuals > 2 * goal
+    if bool(missed.any()):
+        warnings.warn(
+            f"{int(missed.sum())} of the {k} leading eigenpairs did not converge to tol={tol:g} in {max_restarts} "
+            f"restarts: the largest residual is {float(residuals.max() / values.abs().max()):.1e} of the largest "
+            "eigenvalue. Raise tol or max_restarts, or ask for fewer pairs.",
+            TangentWarning,
+            stacklevel=2,
+        )
+    return Eigenpairs(values, _signed(vectors), residuals, not bool(missed.any()))
+
+
+def square(K: Tensor | np.ndarray | Operator | Any, device: torch.device | str | None = None) -> Matrix:
+    """K as a square matrix (N, N); a kernel with outputs has to be flattened first, by whom it is for."""
+    shape = tuple(K.shape)
+    if len(shape) == 4 and shape[0] == shape[1] and shape[2] == shape[3]:
+        raise ValueError(f"K of shape {shape} is a kernel with outputs: make it a matrix (N·C, N·C) by tt.flatten(K).")
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise ValueError(f"K must be a square matrix (N, N), got shape {shape}.")
+    return as_matrix(K, device)
+
+
+@overload
+def eigentasks(pairs: Eigenpairs, train: None = None) -> Int[Tensor, "N K"]: ...
+@overload
+def eigentasks(pairs: Eigenpairs, train: int) -> tuple[Int[Tensor, "N K"], Int[Tensor, "M K"]]: ...
+def eigentasks(
+    pairs: Eigenpairs, train: int | None = None
+) -> Int[Tensor, "N K"] | tuple[Int[Tensor, "N K"], Int[Tensor, "M K"]]:
+    """Binary classification tasks made of eigenvectors: label 1 where φ_j > 0, else 0, which is (sign φ_j + 1) // 2.
+
+    The kernel of training and test points together, in this order, gives tasks with labels for both. The leading
+    eigenvector of a kernel without negative entries has one sign: its task is constant.
+
+    Args:
+        pairs: From `top`.
+        train: How many of the points, the first ones, are for training.
+
+    Returns:
+        The labels (N, k) of all points, or those of the training points and those of the others.
+
+    Reference:
+        Ortiz-Jiménez, Moosavi-Dezfooli and Frossard, What can linearized neural networks actually say about
+        generalization?, 2021.
+
+    >>> eigentasks(top(torch.tensor([[1.0, 0.5], [0.5, 1.0]]), k=2))[:, 0]
+    tensor([1, 1])
+    """
+    labels = (pairs.vectors > 0).long()
+    if train is None:
+        return labels
+    if not 0 < train < len(labels):
+        raise ValueError(f"train must leave training and test points of the {len(labels)} there are, got {train}.")
+    return labels[:train], labels[train:]
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """Eigenvalues below this fraction of the largest cannot be told from zero.
+
+    The rounding of a kernel's entries moves its eigenvalues by up to about a quarter of eps · λ₁ (measured on float32
+    kernels), their decomposition in float64 by two of its own.
+    """
+    return torch.finfo(dtype).eps + 10 * torch.finfo(torch.float64).eps
+
+
+def _signed(vectors: Float[Tensor, "N K"]) -> Float[Tensor, "N K"]:
+    """The vectors with the sign that makes the entry of largest size positive."""
+    largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
+    return torch.where(largest < 0, -vectors, vectors)
+
+
+def _decomposed(source: Matrix, k: int) -> Eigenpairs:
+    """The leading pairs of all."""
+    K = source.dense().double()
+    check_symmetric(K, source.dtype)
+    values, vectors = torch.linalg.eigh(K)
+    values, vectors = values[-k:].flip(0), vectors[:, -k:].flip(1)
+    residuals = torch.linalg.vector_norm(K @ vectors - vectors * values, dim=0)
+    return Eigenpairs(values.to(source.dtype), _signed(vectors.to(source.dtype)), residuals.to(source.dtype), True)

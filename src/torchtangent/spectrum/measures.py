@@ -1,0 +1,129 @@
+"""What the eigenvalues of a kernel say together, and the kernel of centred features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchtangent.kernel.matrix import Matrix, as_matrix
+from torchtangent.kernel.sketch import Features
+from torchtangent.operators import Operator
+from torchtangent.spectrum.lanczos import check_symmetric
+from torchtangent.spectrum.leading import rounding, square, top
+
+_NEGATIVE = 1e-2  # of the largest eigenvalue: more than kernels of the lowest precision are off
+
+
+def effective_rank(K: Tensor | np.ndarray | Operator | Any) -> Float[Tensor, ""]:
+    """exp(−Σ_j μ_j log μ_j) with μ = λ / Σλ: how many equal eigenvalues have the entropy that K's have.
+
+    From 1 to the rank of K. Eigenvalues that are zero or negative to rounding are dropped. All of them are needed, in
+    float64, which is O(N³) for a matrix: a second at N = 2,000, a thousand times as long and 6 GB at N = 20,000.
+    Features and low-rank operators are decomposed through their small factor.
+
+    Args:
+        K: A kernel (N, N) or (N, N, C, C), as a tensor, an array (also on disk), features or an operator; or the vector
+            of all its eigenvalues.
+
+    Reference:
+        Roy and Vetterli, The effective rank, 2007.
+
+    >>> effective_rank(torch.eye(3)), effective_rank(torch.ones(3, 3))
+    (tensor(3.), tensor(1.))
+    """
+    values, dtype = _eigenvalues(K)
+    largest = float(values.max())
+    if float(values.min()) < -_NEGATIVE * largest:
+        raise ValueError(
+            f"K has eigenvalues from {float(values.min()):.1e} to {largest:.1e}: it is no kernel, and μ log μ of a "
+            "negative μ is not defined."
+        )
+    if largest == 0:
+        raise ValueError("All eigenvalues of K are zero: it has no effective rank.")
+    values = values[values > rounding(dtype) * largest]
+    mu = values / values.sum()
+    return torch.exp(-(mu * mu.log()).sum()).to(dtype)
+
+
+def trace_ratio(K: Tensor | np.ndarray | Operator | Any, k: int | Sequence[int]) -> Float[Tensor, "*k"]:
+    """T_k = Σ_{j≤k} λ_j / Σ_j λ_j: the part of the trace that lies in the k largest eigenvalues.
+
+    Only these and the diagonal of K are needed.
+
+    Args:
+        K: A kernel (N, N) or (N, N, C, C), as a tensor, an array (also on disk), features or an operator; or the vector
+            of all its eigenvalues.
+        k: How many eigenvalues, or several such numbers.
+
+    Returns:
+        A number, or one for each k.
+
+    >>> trace_ratio(torch.diag(torch.tensor([1.0, 4.0, 3.0])), [1, 2, 3])
+    tensor([0.5000, 0.8750, 1.0000])
+    """
+    source = _vector(K) if len(K.shape) == 1 else _matrix(K)
+    counts = torch.as_tensor(k, device=source.device)
+    if int(counts.min()) < 1 or int(counts.max()) > source.shape[0]:
+        raise ValueError(f"k must be between 1 and N = {source.shape[0]}, got {k}.")
+    if isinstance(source, Tensor):
+        values, total = source.sort(descending=True).values, source.sum()
+    else:
+        values, total = top(source, int(counts.max())).values, source.diagonal().sum()
+    if not float(total) > 0:
+        raise ValueError(f"The trace of K is {float(total):.1e}: there is nothing to divide among the eigenvalues.")
+    return values.cumsum(0)[counts - 1] / total
+
+
+def center(K: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """The kernel of Φ(x) − mean_n Φ(x_n): K minus the means of its rows and columns, plus the mean of all.
+
+    With outputs, each has its own features and is centred over samples, for every pair of outputs: then K has at least
+    C zero eigenvalues.
+
+    Args:
+        K: (N, N) or (N, N, C, C).
+
+    Reference:
+        Cortes, Mohri and Rostamizadeh, Algorithms for learning kernels based on centered alignment, 2012.
+
+    >>> center(torch.tensor([[2.0, 0.0], [0.0, 2.0]]))
+    tensor([[ 1., -1.],
+            [-1.,  1.]])
+    """
+    if K.dim() not in (2, 4) or K.shape[0] != K.shape[1]:
+        raise ValueError(f"center takes a kernel (N, N) or (N, N, C, C) of one set of points, got {tuple(K.shape)}.")
+    K = K.to(torch.promote_types(K.dtype, torch.float32))
+    rows = K.mean(1, keepdim=True)
+    return (K - rows).sub_(K.mean(0, keepdim=True) - rows.mean(0, keepdim=True))
+
+
+def _eigenvalues(K: Any) -> tuple[Float[Tensor, " R"], torch.dtype]:
+    """All eigenvalues in float64, perhaps without zeros, and the dtype of K."""
+    if len(K.shape) == 1:
+        values = _vector(K)
+        return values.double(), values.dtype
+    if isinstance(K, Features | Operator):
+        M = K.operator() if isinstance(K, Features) else K
+        return M.eigh().values.double(), M.dtype
+    matrix = _matrix(K)
+    dense = matrix.dense().double()
+    check_symmetric(dense, matrix.dtype)
+    return torch.linalg.eigvalsh(dense), matrix.dtype
+
+
+def _vector(values: Any) -> Float[Tensor, " R"]:
+    """A vector of eigenvalues."""
+    found = torch.as_tensor(values)
+    if not found.is_floating_point() or not bool(torch.isfinite(found).all()):
+        raise ValueError("A vector of eigenvalues must hold finite floating-point numbers.")
+    return found
+
+
+def _matrix(K: Any) -> Matrix:
+    """A kernel as a square matrix, with a row for each sample and output."""
+    return square(as_matrix(K.operator() if isinstance(K, Features) else K))

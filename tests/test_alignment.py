@@ -1,0 +1,595 @@
+"""Alignment against explicit features from autograd, explicit centering matrices, and the lemma's identities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from cases import ZOO
+from oracle import assert_close
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import torchtangent as tt
+from torchtangent import alignment, spectrum
+from torchtangent.alignment import similarity
+from torchtangent.jacobians import factors
+from torchtangent.kernel import columns, sketch
+
+N = 24
+
+
+def mlp(outputs: int = 1, width: int = 20) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, outputs)).double()
+
+
+def conv(outputs: int = 1) -> nn.Module:
+    body = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Tanh(), nn.Conv2d(4, 6, 3, stride=2, groups=2), nn.Tanh())
+    return nn.Sequential(body, nn.Flatten(), nn.Linear(24, outputs)).double()
+
+
+NETS: dict[str, tuple[Callable[[int], nn.Module], tuple[int, ...], int]] = {
+    "mlp": (mlp, (6,), 1),
+    "conv": (conv, (2, 7, 7), 1),
+    "mlp with 3 outputs": (mlp, (6,), 3),
+    "conv with 3 outputs": (conv, (2, 7, 7), 3),
+}
+UNUSUAL = ["single-output", "one-sample-one-output", "sequence-outputs", "tied-embedding-and-output", "dict-output"]
+UNUSUAL += ["two-inputs", "words-and-numbers", "conv2d-groups", "layernorm", "scalar-gate"]
+
+
+@pytest.fixture(params=NETS)
+def net(request: pytest.FixtureRequest) -> tuple[nn.Module, Tensor, int]:
+    make, shape, outputs = NETS[request.param]
+    return make(outputs), torch.randn(N, *shape, dtype=torch.float64), outputs
+
+
+def kernel_of(J: Tensor) -> Tensor:
+    """(N, N, C, C), or (N, N) for one output."""
+    K = torch.einsum("ncp,mep->nmce", J, J)
+    return K[..., 0, 0] if J.shape[1] == 1 else K
+
+
+def matrix_of(K: Tensor) -> Tensor:
+    return K if K.dim() == 2 else K.permute(0, 2, 1, 3).flatten(2, 3).flatten(0, 1)
+
+
+def targets(outputs: int, *count: int) -> Tensor:
+    return torch.randn(N, *([outputs] if outputs > 1 else []), *count, dtype=torch.float64)
+
+
+def positive(n: int = N, rank: int = N) -> Tensor:
+    A = torch.randn(n, rank, dtype=torch.float64)
+    return A @ A.T
+
+
+# ------------------------------------------------------------------------------------ Lemma 1, in three ways
+
+
+@pytest.mark.parametrize("count", [(), (1,), (2,), (7,)], ids=str)
+def test_alignment_in_three_ways(net: tuple[nn.Module, Tensor, int], count: tuple[int, ...]) -> None:
+    """With fewer targets than outputs, and more."""
+    model, x, outputs = net
+    J = oracle.jacobian(model, x)
+    g = targets(outputs, *count)
+    mean = torch.einsum("nck,ncp->kp", g.reshape(N, outputs, -1), J) / N
+    expected = mean.square().sum(1).view(count)
+    K = kernel_of(J)
+    pairs = spectrum.top(matrix_of(K), N * outputs)
+    for found in (alignment.target(model, x, g), alignment.of_kernel(K, g), alignment.of_spectrum(pairs, g)):
+        assert found.shape == count
+        assert found.dtype == torch.float64
+        assert_close(found, expected)
+
+
+def test_alignment_of_eigenvectors_is_their_eigenvalue(net: tuple[nn.Module, Tensor, int]) -> None:
+    """With unit norm in the mean, E[φ²] = 1, α(φ_j) is the Mercer eigenvalue, that of K / N."""
+    model, x, outputs = net
+    K = matrix_of(kernel_of(oracle.jacobian(model, x)))
+    values, vectors = np.linalg.eigh(K.numpy())
+    g = torch.from_numpy(vectors[:, -5:]) * N**0.5
+    found = alignment.target(model, x, g.view(N, *([outputs] if outputs > 1 else []), 5))
+    assert_close(found, torch.from_numpy(values[-5:]) / N)
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_inputs_and_outputs_of_every_form(name: str) -> None:
+    model, x, output = ZOO[name].build()
+    J = oracle.jacobian(model, x, output)
+    rows = J.flatten(0, -2)
+    for count in (1, len(rows) + 1):
+        g = torch.randn(*J.shape[:-1], count, dtype=torch.float64)
+        expected = (rows.T @ g.view(len(rows), count)).square().sum(0) / len(J) ** 2
+        assert_close(alignment.target(model, x, g, output=output), expected)
+
+
+class Items:
+    """A data set of single inputs."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int) -> Tensor:
+        return self.x[i]
+
+
+@pytest.mark.parametrize("count", [1, 9])
+def test_in_batches_of_a_data_set_for_some_parameters(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    model, x = mlp(3), torch.randn(N, 6, dtype=torch.float64)
+    g = targets(3, count)
+    J = oracle.jacobian(model, x, keep=lambda name, p: name == "0.weight")
+    expected = torch.einsum("nck,ncp->kp", g, J).square().sum(1) / N**2
+    monkeypatch.setattr(columns, "_BUDGET", 0)
+    monkeypatch.setattr(columns, "_COLUMN_BYTES", 4 * 8 * J.shape[2])
+    read: list[int] = []
+    batch = columns.Samples.batch
+    monkeypatch.setattr(columns.Samples, "batch", lambda s, i, j: read.append(j - i) or batch(s, i, j))
+    assert_close(alignment.target(model, Items(x), g, params="0.weight"), expected)
+    assert max(read) < N
+    assert sum(read) >= N * -(-count // 4)  # four columns at a time
+
+
+@pytest.mark.parametrize("make", [mlp, conv])
+def test_columns_taken_up_by_cotangents_in_pieces(monkeypatch: pytest.MonkeyPatch, make: Callable) -> None:
+    """Several outputs: a layer with few locations need not be formed, for samples in any pieces."""
+    model, x = make(5), torch.randn(N, *((6,) if make is mlp else (2, 7, 7)), dtype=torch.float64)
+    g = targets(5, 8)
+    expected = torch.einsum("nck,ncp->kp", g, oracle.jacobian(model, x)).square().sum(1) / N**2
+    pieces: list[int] = []
+    regroup = factors.Outer.regroup
+    monkeypatch.setattr(factors.Outer, "regroup", lambda s, n: pieces.append(s.samples) or regroup(s, n))
+    monkeypatch.setitem(factors._CHUNK_BYTES, "cpu", 5 * 8 * 8 * 20)
+    assert_close(alignment.target(model, x, g), expected)
+    assert sum(pieces) >= N
+    assert max(pieces) < N
+
+
+def test_the_model_is_left_alone() -> None:
+    model, x = mlp(), torch.randn(N, 6, dtype=torch.float64)
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    g = model(x)[:, 0]  # with a graph of its own
+    found = [alignment.target(model, x, h) for h in (g, torch.stack([g, g], 1))] + [alignment.of_kernel(positive(), g)]
+    assert not any(alpha.requires_grad for alpha in found)
+    alignment.rank_tasks(model, x, {"a": x[:, 0] > 0, "own": g})
+    assert all(torch.equal(p, before[name]) and p.grad is None for name, p in model.named_parameters())
+
+
+class Largest(TorchDispatchMode):
+    """The size of the largest tensor that any operation makes."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        sizes = [t.untyped_storage().nbytes() // t.itemsize for t in tree_leaves(result) if isinstance(t, Tensor)]
+        self.entries = max([self.entries, *sizes])
+        return result
+
+
+def test_a_thousand_targets_without_the_kernel() -> None:
+    """In float32, to 1e-5 of the kernel's answer; and no tensor larger than the targets themselves is made."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    x, K = torch.randn(3000, 4), 1000
+    g = torch.randn(3000, K)
+    with Largest() as seen:
+        found = alignment.target(model, x, g)
+    assert seen.entries <= 3000 * K
+    assert found.dtype == torch.float32
+    with Largest() as seen:
+        kernel = tt.ntk(model, x)
+        assert seen.entries >= 3000**2  # it would have been seen
+    assert_close(found, alignment.of_kernel(kernel, g), 1e-5)
+    J = oracle.jacobian(model.double(), x[:300].double())[:, 0]
+    exact = (J.T @ g[:300].double()).square().sum(0) / 300**2
+    assert_close(alignment.target(model.float(), x[:300], g[:300]), exact, 1e-5)
+
+
+def test_one_target_is_one_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the check of the first samples, nothing is formed."""
+    formed: list[int] = []
+    monkeypatch.setattr(columns, "layers_of", lambda *a: formed.append(1))
+    alignment.target(mlp(), torch.randn(N, 6, dtype=torch.float64), torch.ones(N))
+    assert not formed
+
+
+def test_kernels_of_every_kind(tmp_path: Path) -> None:
+    model, x = mlp(3), torch.randn(N, 6, dtype=torch.float64)
+    K = kernel_of(oracle.jacobian(model, x))
+    np.save(tmp_path / "K.npy", K.numpy())
+    disk = np.load(tmp_path / "K.npy", mmap_mode="r")
+    features = sketch.nystrom(model, x, N, reduce="full")
+    operator = sketch.operator(model, x)
+    y = torch.randint(3, (N,))
+    g = targets(3, 2)
+    for other in (disk, matrix_of(K), features, operator):
+        assert_close(alignment.of_kernel(other, g), alignment.of_kernel(K, g), 1e-9)
+        assert_close(alignment.bound(other, g), alignment.bound(K, g), 1e-9)
+        assert_close(alignment.energy(other, g, k=5), alignment.energy(K, g, k=5), 1e-9)
+        assert_close(alignment.kernels(other, disk), torch.tensor(1.0, dtype=torch.float64), 1e-9)
+    assert_close(alignment.cka(disk, y), alignment.cka(K, y))
+    assert_close(alignment.norm(operator, g, ridge=1.0), alignment.norm(K, g, ridge=1.0), 1e-9)
+
+
+# --------------------------------------------------------------------------------- RKHS norm and the bound
+
+
+def test_norm_is_the_smallest_change_of_parameters(net: tuple[nn.Module, Tensor, int]) -> None:
+    model, x, outputs = net
+    J = oracle.jacobian(model, x).flatten(0, 1).numpy()
+    g = targets(outputs, 3)
+    flat = g.reshape(len(J), 3).numpy()
+    theta = np.linalg.lstsq(J, flat, rcond=None)[0]
+    K = kernel_of(torch.from_numpy(J).view(N, outputs, -1))
+    found = alignment.norm(K, g)
+    assert_close(found, torch.from_numpy((theta**2).sum(0)), 1e-8)
+    assert_close(alignment.norm(K, g[..., 0]), found[0])
+    ridge = 0.3 * float(np.trace(J @ J.T)) / len(J)
+    expected = np.einsum("nk,nk->k", flat, np.linalg.solve(J @ J.T + ridge * np.eye(len(J)), flat))
+    assert_close(alignment.norm(K, g, ridge=ridge), torch.from_numpy(expected))
+
+
+def test_norm_by_mercer_pairs() -> None:
+    """Equation 3: Σ_j (E[φ_j g])² / λ_j with λ the eigenvalues of K / N and E[φ²] = 1."""
+    K, g = positive(), torch.randn(N, dtype=torch.float64)
+    values, vectors = np.linalg.eigh(K.numpy() / N)
+    phi = vectors * N**0.5
+    expected = ((phi.T @ g.numpy() / N) ** 2 / values).sum()
+    assert_close(alignment.norm(K, g), torch.tensor(expected), 1e-8)
+
+
+def test_bound_is_below_the_norm_and_equal_for_eigenvectors() -> None:
+    K, g = positive(), torch.randn(N, 50, dtype=torch.float64)
+    norm, bound = alignment.norm(K, g), alignment.bound(K, g)
+    assert (bound < norm).all()
+    assert_close(bound, (g.square().mean(0) ** 2) / alignment.of_kernel(K, g))
+    phi = 3 * torch.linalg.eigh(K).eigenvectors
+    assert_close(alignment.bound(K, phi), alignment.norm(K, phi), 1e-8)
+    flat = torch.ones(4, 4, dtype=torch.float64)
+    assert alignment.bound(flat, torch.tensor([1.0, -1.0, 0.0, 0.0])) == torch.inf
+    assert alignment.bound(flat, torch.zeros(4)) == 0
+
+
+def test_of_spectrum_is_a_lower_bound() -> None:
+    K, g = positive(), torch.randn(N, 5, dtype=torch.float64)
+    found = [alignment.of_spectrum(spectrum.top(K, k), g) for k in (1, 5, N)]
+    assert (found[0] < found[1]).all()
+    assert (found[1] < found[2]).all()
+    assert_close(found[2], alignment.of_kernel(K, g))
+
+
+# -------------------------------------------------------------------------------- kernel alignment and CKA
+
+
+def plain_cka(K: np.ndarray, L: np.ndarray) -> float:
+    """CKA of two matrices with the centering matrix written out."""
+    H = np.eye(len(K)) - 1 / len(K)
+    K, L = H @ K @ H, H @ L @ H
+    return float((K * L).sum() / (np.linalg.norm(K) * np.linalg.norm(L)))
+
+
+def close(found: Tensor, expected: float, tolerance: float = 1e-10) -> bool:
+    assert found.shape == ()
+    return abs(float(found) - expected) <= tolerance
+
+
+def test_kernel_alignment() -> None:
+    K, L = positive(), positive(rank=3)
+    expected = float((K * L).sum() / (K.norm() * L.norm()))
+    assert close(alignment.kernels(K, L), expected)
+    assert close(alignment.kernels(5 * K, 0.1 * L), expected)
+    assert close(alignment.kernels(K, K), 1)
+    assert 0 <= expected <= 1
+    assert close(alignment.kernels(spectrum.center(K), spectrum.center(L)), plain_cka(K.numpy(), L.numpy()))
+    assert alignment.kernels(K.float(), L.float()).dtype == torch.float32
+    four = kernel_of(oracle.jacobian(mlp(3), torch.randn(8, 6, dtype=torch.float64)))
+    assert close(alignment.kernels(four, K), float(similar(matrix_of(four), K)))
+    assert close(alignment.kernels(K[:3], L[:3]), float(similar(K[:3], L[:3])))
+    assert alignment.kernels(0 * K, L) == 0
+
+
+def similar(K: Tensor, L: Tensor) -> Tensor:
+    return (K * L).sum() / (K.norm() * L.norm())
+
+
+@pytest.mark.parametrize("centering", ["class", "plain"])
+def test_cka_of_one_output(centering: str) -> None:
+    """Real targets, classes in every coding, and columns."""
+    K = positive()
+    real, two, five = torch.randn(N, dtype=torch.float64), torch.randint(2, (N,)), torch.randint(5, (N,)) + 3
+    columns = torch.randn(N, 4, dtype=torch.float64)
+
+    def found(y: Tensor, K: Tensor = K) -> Tensor:
+        return alignment.cka(K, y, centering=centering)
+
+    assert close(found(real), plain_cka(K.numpy(), np.outer(real, real)))
+    signs = 2.0 * two.numpy() - 1
+    for y in (two, 2 * two - 1, two.bool(), two.double(), 7.0 * two + 2, nn.functional.one_hot(two)):
+        assert close(found(y), plain_cka(K.numpy(), np.outer(signs, signs)))
+        assert close(found(y, 1e3 * K[:, :, None, None]), float(found(two)))
+    hot = (five[:, None] == torch.arange(10)).double().numpy()
+    assert close(found(five), plain_cka(K.numpy(), hot @ hot.T))
+    assert close(found(torch.from_numpy(hot)), plain_cka(K.numpy(), hot @ hot.T))
+    assert close(found(columns), plain_cka(K.numpy(), (columns @ columns.T).numpy()))
+    assert close(found(columns), float(alignment.kernels(spectrum.center(K), spectrum.center(columns @ columns.T))))
+    assert close(found(real, torch.outer(real, real) + 2.0), 1)
+    assert 0 <= float(found(real)) <= 1
+
+
+def test_cka_per_class() -> None:
+    """Features of each output centred by themselves, explicitly; and the plain centering matrix of N·C rows."""
+    model, x = mlp(3), torch.randn(N, 6, dtype=torch.float64)
+    y = torch.randint(3, (N,))
+    phi = oracle.jacobian(model, x).numpy()
+    hot = np.eye(3)[y.numpy()]
+    K = kernel_of(torch.from_numpy(phi))
+
+    Phi, Y = (phi - phi.mean(0)).reshape(N * 3, -1), (hot - hot.mean(0)).flatten()
+    expected = Y @ Phi @ Phi.T @ Y / (np.linalg.norm(Phi @ Phi.T) * (Y @ Y))
+    for labels in (y, torch.from_numpy(hot), torch.from_numpy(hot).long(), y.int()):
+        assert close(alignment.cka(K, labels), expected)
+    assert close(alignment.cka(K.numpy() * 9, y.numpy()), expected)
+    assert abs(float(alignment.cka(K.float(), y)) - expected) <= 1e-5
+    assert 0 <= expected <= 1
+
+    flat = hot.reshape(-1, 1)
+    expected = plain_cka(matrix_of(K).numpy(), flat @ flat.T)
+    assert close(alignment.cka(K, y, centering="plain"), expected)
+    H = np.eye(3 * N) - 1 / (3 * N)  # equation 6.3.3, on features
+    Phi, Y = H @ phi.reshape(3 * N, -1), H @ flat[:, 0]
+    assert abs(Y @ Phi @ Phi.T @ Y / (np.linalg.norm(Phi @ Phi.T) * (Y @ Y)) - expected) <= 1e-10
+
+
+def test_in_blocks_of_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    K = kernel_of(oracle.jacobian(mlp(3), torch.randn(N, 6, dtype=torch.float64)))
+    y = torch.randint(3, (N,))
+    whole = alignment.cka(K, y), alignment.kernels(K, 1 + K)
+    np.save(tmp_path / "K.npy", K.numpy())
+    disk = np.load(tmp_path / "K.npy", mmap_mode="r")
+    monkeypatch.setattr(similarity, "_BLOCK_BYTES", 7 * 3 * N * 8)
+    sizes = [len(index) for index in similarity._blocks(similarity.as_matrix(disk))]
+    assert sizes == [7] * 10 + [2]
+    assert_close(alignment.cka(disk, y), whole[0])
+    assert_close(alignment.kernels(disk, 1 + K), whole[1])
+
+
+def test_layer_by_layer() -> None:
+    """Layers' kernels sum, each has its CKA, and the last bias, alike for all samples, has none."""
+    model, x = mlp(3), torch.randn(N, 6, dtype=torch.float64)
+    y = torch.randint(3, (N,))
+    kernels = tt.ntk(model, x, per_layer=True)
+    J = oracle.jacobian(model, x).split([p.numel() for p in model.parameters()], -1)
+    found = alignment.cka(kernels, y)
+    assert list(found) == list(kernels) == [name for name, _ in model.named_parameters()]
+    for name, part in zip(found, J, strict=True):
+        assert_close(kernels[name], kernel_of(part))
+        if name != "2.bias":
+            assert close(found[name], float(alignment.cka(kernel_of(part), y)))
+    assert found["2.bias"] == 0
+    assert alignment.cka(0.3 * kernels["2.bias"].float(), y) == 0
+    assert_close(torch.stack([*kernels.values()]).sum(0), kernel_of(torch.cat(J, -1)))
+    both = alignment.kernels(kernels, {name: K + 1 for name, K in kernels.items()})
+    assert close(both["0.bias"], float(similar(kernels["0.bias"], kernels["0.bias"] + 1)))
+
+
+# ---------------------------------------------------------------------------------------------------- energy
+
+
+def test_energy() -> None:
+    K = positive()
+    vectors = torch.linalg.eigh(K).eigenvectors.flip(1)
+    inside, outside = vectors[:, :5] @ torch.randn(5, 3).double(), vectors[:, 5:] @ torch.randn(N - 5, 3).double()
+    assert_close(alignment.energy(K, inside, k=5), torch.ones(3).double())
+    assert alignment.energy(K, outside, k=5).max() <= 1e-10
+    y = inside / inside.norm(dim=0) * 3 + outside / outside.norm(dim=0) * 4
+    for source in (K, spectrum.top(K, 5), spectrum.top(K, 8)):
+        assert_close(alignment.energy(source, y, k=5), torch.full((3,), 0.6, dtype=torch.float64))
+        assert close(alignment.energy(source, y[:, 0], k=5), 0.6)
+    random = torch.randn(N, 20000, dtype=torch.float64)
+    assert abs(float(alignment.energy(K, random, k=6).square().mean()) - 6 / N) <= 0.005
+    assert close(alignment.energy(K, y[:, 0], k=N), 1)
+
+
+def test_energy_with_outputs() -> None:
+    K = kernel_of(oracle.jacobian(mlp(3), torch.randn(N, 6, dtype=torch.float64)))
+    vectors = np.linalg.eigh(matrix_of(K).numpy())[1][:, -7:]
+    y = targets(3, 4)
+    expected = np.linalg.norm(vectors.T @ y.reshape(3 * N, 4).numpy(), axis=0) / y.norm(dim=(0, 1)).numpy()
+    for source in (K, spectrum.top(matrix_of(K), 7)):
+        assert_close(alignment.energy(source, y, k=7), torch.from_numpy(expected))
+
+
+# --------------------------------------------------------------------------------------------------- ranking
+
+
+def test_tasks_are_ranked_by_the_centred_kernel(net: tuple[nn.Module, Tensor, int]) -> None:
+    """Eigenvectors of the centred kernel in the order of their eigenvalues, with the numbers behind it."""
+    model, x, outputs = net
+    J = oracle.jacobian(model, x)
+    centred = matrix_of(kernel_of(J - J.mean(0)))
+    trace = float(J.square().sum())
+    values, vectors = torch.linalg.eigh(centred)
+    chosen = torch.tensor([-9, -1, -4, -2, -7])
+    g = vectors[:, chosen].view(N, *([outputs] if outputs > 1 else []), 5)
+    ranking = alignment.rank_tasks(model, x, g)
+    assert ranking.names == [1, 3, 2, 4, 0]
+    assert len(ranking) == 5
+    for k, lam in enumerate(values[chosen].tolist()):
+        assert ranking[k].score == pytest.approx(lam / trace)
+        assert ranking[k].alignment == pytest.approx(lam / N**2)
+        assert ranking[k].bound == pytest.approx(1 / lam)
+    # The scores of an orthonormal basis of centred targets have the random score as their mean.
+    assert ranking.random == pytest.approx(float(values.sum()) / (outputs * (N - 1)) / trace)
+    assert all(0 <= task.score <= 1 for task in ranking)
+
+
+def test_codings_of_two_classes_are_one_task() -> None:
+    model, x = mlp(), torch.randn(N, 6, dtype=torch.float64)
+    two = torch.randint(2, (N,))
+    g = 2.0 * two - 1
+    g -= g.mean()
+    J = oracle.jacobian(model, x)[:, 0]
+    form = float((g.double() @ J).square().sum())
+    codings = {"0/1": two, "±1": 2 * two - 1, "bool": two.bool(), "3.0/7.0": 4.0 * two + 3, "column": two[:, None]}
+    ranking = alignment.rank_tasks(model, x, {**codings, "flipped": 1 - two, "array": two.numpy()})
+    for task in ranking:
+        assert task.score == pytest.approx(form / float(g.square().sum()) / float(J.square().sum()))
+        assert task.alignment == pytest.approx(form / N**2)
+        assert task.bound == pytest.approx(float(g.square().sum()) ** 2 / form)
+    real = torch.randn(N)
+    scores = {task.score for task in alignment.rank_tasks(model, x, {"a": real, "b": 5 * real + 3})}
+    assert max(scores) == pytest.approx(min(scores), rel=1e-6)
+
+
+def test_classes_are_one_hot() -> None:
+    model, x = mlp(3), torch.randn(N, 6, dtype=torch.float64)
+    y, z = torch.randint(3, (2, N))
+    ranking = alignment.rank_tasks(model, x, {"y": y, "z": z})
+    g = nn.functional.one_hot(y).double()
+    g -= g.mean(0)
+    J = oracle.jacobian(model, x)
+    form = float(torch.einsum("nc,ncp->p", g, J).square().sum())
+    assert ranking["y"].score == pytest.approx(form / float(g.square().sum() * J.square().sum()))
+    assert alignment.rank_tasks(model, x, torch.stack([y, z], 1))[1] == ranking["z"]._replace(name=1)
+    hot = nn.functional.one_hot(z)
+    assert alignment.rank_tasks(model, x, {"z": hot})["z"].score == pytest.approx(ranking["z"].score)
+
+
+def test_a_learnable_task_is_above_random_ones() -> None:
+    """Labels that a linear function gives, and noise."""
+    model, x = mlp(width=50).float(), torch.randn(500, 6)
+    noise = {f"noise {i}": torch.randint(2, (500,)) for i in range(5)}
+    ranking = alignment.rank_tasks(model, x, {**noise, "sum": x.sum(1) > 0})
+    assert ranking.names[0] == "sum"
+    assert ranking["sum"].score > 10 * ranking.random
+    mean = sum(ranking[name].score for name in noise) / 5
+    assert ranking.random / 2 < mean < 2 * ranking.random
+    lines = str(ranking).splitlines()
+    assert len(lines) == 8
+    assert lines[1].split()[:2] == ["1", "sum"]
+    assert lines[-1].split() == ["random", f"{ranking.random:.3g}"]
+    assert len({len(line) for line in lines[:-1]}) == 1
+
+
+# ---------------------------------------------------------------------------------------------------- errors
+
+
+def test_targets_of_the_wrong_shape() -> None:
+    model, x = mlp(3), torch.randn(N, 6, dtype=torch.float64)
+    K = positive()
+    with pytest.raises(
+        ValueError, match=r"g has shape \(24,\); with 24 samples and 3 outputs.*\(24, 3\) or \(24, 3, K"
+    ):
+        alignment.target(model, x, torch.ones(N))
+    with pytest.raises(ValueError, match=r"g has shape \(23,\); with 24 samples and 1 output it.*\(24,\) or \(24, K\)"):
+        alignment.target(mlp(), x, torch.ones(N - 1))
+    with pytest.raises(ValueError, match=r"g has shape \(12,\); with 24 samples"):
+        alignment.of_kernel(K, torch.ones(12))
+    with pytest.raises(ValueError, match=r"y has shape \(\); with 24 samples"):
+        alignment.energy(K, torch.tensor(1.0), k=3)
+    with pytest.raises(ValueError, match=r"g has NaN or infinity, first in sample 5"):
+        alignment.target(model, x, torch.ones(N, 3).index_fill(0, torch.tensor([5]), torch.nan))
+    with pytest.raises(ValueError, match=r"square matrix \(N, N\), got shape \(5, 24\)"):
+        alignment.of_kernel(K[:5], torch.ones(N))
+
+
+def test_singular_kernels() -> None:
+    g = torch.randn(N, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"condition number is \d\.\de\+1\d \(eigenvalues.*for example ridge="):
+        alignment.norm(positive(rank=5), g)
+    nearly = torch.diag(torch.cat([torch.ones(N - 1), torch.tensor([1e-9])]))
+    with pytest.raises(ValueError, match=r"K is singular.*condition number is 1.0e\+09"):
+        alignment.norm(nearly, g)
+    with pytest.raises(ValueError, match=r"K \+ ridge·I is singular"):
+        alignment.norm(nearly, g, ridge=1e-9)
+    assert alignment.norm(nearly.double(), g) > 0
+    assert alignment.norm(nearly, g, ridge=1e-3).dtype == torch.float32
+    with pytest.raises(ValueError, match=r"ridge must not be negative, got -1\.0"):
+        alignment.norm(positive(), g, ridge=-1.0)
+
+
+def test_kernels_that_do_not_compare() -> None:
+    K = positive()
+    with pytest.raises(ValueError, match=r"K1 \(24, 24\) and K2 \(5, 5\) are kernels of different sizes"):
+        alignment.kernels(K, K[:5, :5])
+    for other in (K, {"b": K}):
+        with pytest.raises(ValueError, match="both dicts of kernels with the same names"):
+            alignment.kernels({"a": K}, other)
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        alignment.kernels(K, K / 0)
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        alignment.cka(K / 0, torch.randn(N))
+
+
+def test_labels_of_the_wrong_kind() -> None:
+    K, four = positive(), torch.eye(3 * N).view(N, 3, N, 3).permute(0, 2, 1, 3)
+    with pytest.raises(ValueError, match="centering='both' is not one of 'class', 'plain'"):
+        alignment.cka(K, torch.randn(N), centering="both")
+    with pytest.raises(ValueError, match=r"y has shape \(23,\); for a kernel of 24 samples and 1 output it"):
+        alignment.cka(K, torch.ones(N - 1))
+    with pytest.raises(ValueError, match=r"y has shape \(24, 2\).*3 outputs.*classes \(24,\) or numbers \(24, 3\)"):
+        alignment.cka(four, torch.ones(N, 2))
+    with pytest.raises(ValueError, match=r"one real number for a sample, but there are 3 outputs.*y.long\(\)"):
+        alignment.cka(four, torch.ones(N))
+    for y in (torch.arange(N), torch.arange(N) % 2 * 2 - 1):
+        with pytest.raises(ValueError, match=rf"y should hold classes 0 … 2, got {y.min()} … {y.max()}"):
+            alignment.cka(four, y)
+    for kernel, y in ((K, torch.full((N,), 0.3)), (K, torch.ones(N).long()), (four, torch.ones(N).long())):
+        with pytest.raises(ValueError, match="y is the same for all samples"):
+            alignment.cka(kernel, y)
+    with pytest.raises(ValueError, match=r"y has shape \(\)"):
+        alignment.cka(K, torch.tensor(1))
+    with pytest.raises(ValueError, match="y has NaN"):
+        alignment.cka(K, torch.full((N,), torch.nan))
+
+
+def test_energies_that_are_not_defined() -> None:
+    K, y = positive(), torch.randn(N)
+    with pytest.raises(ValueError, match="k must be between 1 and N = 24, got 50"):
+        alignment.energy(K, y)
+    with pytest.raises(ValueError, match="between 1 and the 5 eigenpairs that were given, got 6"):
+        alignment.energy(spectrum.top(K, 5), y, k=6)
+    with pytest.raises(ValueError, match=r"y is zero\."):
+        alignment.energy(K, 0 * y, k=3)
+    with pytest.raises(ValueError, match=r"y is zero in column 1\."):
+        alignment.energy(K, torch.stack([y, 0 * y], 1), k=3)
+
+
+def test_tasks_that_are_none() -> None:
+    model, x = mlp(), torch.randn(N, 6, dtype=torch.float64)
+    fine = torch.randint(2, (N,))
+
+    def ranked(y: Any, model: nn.Module = model) -> None:
+        alignment.rank_tasks(model, x, {"fine": fine, "odd": y})
+
+    with pytest.raises(ValueError, match="Task 'odd' has constant labels"):
+        ranked(torch.ones(N))
+    with pytest.raises(ValueError, match="Task 'odd' has labels with NaN"):
+        ranked(torch.full((N,), torch.nan))
+    with pytest.raises(ValueError, match=r"Task 'odd' has labels of shape \(23,\); expected \(24,\) or \(24, 1\)"):
+        ranked(fine[1:])
+    with pytest.raises(ValueError, match="Task 'odd' has 24 classes, but the network has one output"):
+        ranked(torch.arange(N))
+    with pytest.raises(ValueError, match="Task 'odd' holds one real number for a sample, but there are 3 outputs"):
+        ranked(torch.randn(N), mlp(3))
+    with pytest.raises(ValueError, match=r"Task 'odd' should hold classes 0 … 2, got -1 … 1"):
+        ranked(2 * fine - 1, mlp(3))
+    with pytest.raises(ValueError, match="no targets"):
+        alignment.rank_tasks(model, x, {})
+    with pytest.raises(ValueError, match=r"targets has shape \(24,\).*\{'name': labels\}"):
+        alignment.rank_tasks(model, x, fine)
+    with pytest.raises(KeyError, match="no task 'b'; the tasks are 'a'"):
+        alignment.rank_tasks(model, x, {"a": fine})["b"]
+    dead = nn.Sequential(nn.Linear(6, 2), nn.ReLU(), nn.Linear(2, 1, bias=False)).double()
+    with torch.no_grad():
+        dead[0].bias.fill_(-100)
+    with pytest.raises(ValueError, match="gradient is zero at every sample"):
+        ranked(1 - fine, dead)
