@@ -29,10 +29,10 @@ def test_there_is_something_to_run() -> None:
     assert BLOCKS
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_the_readme_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    model, x = Net(), torch.randn(6, 1, 4, 4)
-    loader = [(x, torch.randint(3, (6,)))]
+    model, x, y = Net(), torch.randn(6, 1, 4, 4), torch.tensor([0, 1, 2, 0, 1, 2])
     v = torch.randn(sum(p.numel() for p in model.parameters()))
-    exec(block, {"torch": torch, "model": model, "x": x, "loader": loader, "v": v, "u": torch.randn(6, 3)})
+    names = {"torch": torch, "model": model, "x": x, "y": y, "loader": [(x, y)], "v": v, "u": torch.randn(6, 3)}
+    for block in BLOCKS:
+        exec(block, names)

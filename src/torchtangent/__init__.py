@@ -23,7 +23,9 @@ from torchtangent.curvature import (
 )
 from torchtangent.jacobians import Jacobian, TangentWarning, jacobian
 from torchtangent.kernel import flatten, load_kernel, ntk, sketch
+from torchtangent.linear import dual, lazy, linearize, predict
 from torchtangent.operators import Operator, load
+from torchtangent.probe import TangentProbe
 
 __version__ = "0.1.0"
 
@@ -38,17 +40,22 @@ __all__ = [
     "LowRank",
     "Operator",
     "QuasiDiagonal",
+    "TangentProbe",
     "TangentWarning",
     "alignment",
     "anisotropy",
     "complexity",
+    "dual",
     "fisher",
     "flatten",
     "hessian",
     "jacobian",
+    "lazy",
+    "linearize",
     "load",
     "load_kernel",
     "ntk",
+    "predict",
     "sketch",
     "spectrum",
 ]

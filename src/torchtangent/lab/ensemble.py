@@ -184,20 +184,19 @@ class _Step:
             directions = self._adam(gradients) if self.second else self._momentum(gradients)
             torch._foreach_add_(self.weights, torch._foreach_mul(directions, -rate[0]))
 
-    def _momentum(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
+    def _momentum(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         torch._foreach_mul_(self.first, self.how.momentum)
         torch._foreach_add_(self.first, list(gradients))
         return self.first
 
-    def _adam(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
+    def _adam(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         steps = self.done.to(self.rates.dtype)
-        gradients = list(gradients)
         torch._foreach_mul_(self.first, 0.9)
-        torch._foreach_add_(self.first, gradients, alpha=0.1)
+        torch._foreach_add_(self.first, list(gradients), alpha=0.1)
         torch._foreach_mul_(self.second, 0.999)
-        torch._foreach_addcmul_(self.second, gradients, gradients, value=0.001)
+        torch._foreach_addcmul_(self.second, list(gradients), list(gradients), value=0.001)
         sizes = torch._foreach_div(self.second, 1 - 0.999 ** steps[0])
         torch._foreach_sqrt_(sizes)
         torch._foreach_add_(sizes, 1e-8)
         means = torch._foreach_div(self.first, 1 - 0.9 ** steps[0])
-        return torch._foreach_div(means, sizes)
+        return list(torch._foreach_div(means, sizes))

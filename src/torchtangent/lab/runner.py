@@ -73,6 +73,10 @@ class Context:
             yield item
             self.listener.stepped(self.part, done, total)
 
+    def stepped(self, done: int, total: int) -> None:
+        """Let the progress bar follow where there is nothing to iterate over."""
+        self.listener.stepped(self.part, done, total)
+
     def scratch(self) -> Path:
         """A folder of its own for what is too large to keep."""
         return self.run.scratch(self.part.name)

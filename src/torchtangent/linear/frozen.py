@@ -1,0 +1,114 @@
+"""A network as a constant: a copy whose weights are buffers, in whose places others can stand for a call."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from torchtangent.jacobians.inputs import Output, _find
+
+
+class Frozen:
+    """A network whose parameters were turned into buffers, so that they move and are saved but are never trained.
+
+    Args:
+        network: What is frozen, in place.
+        output: Which tensor of its result is f(x).
+
+    Attributes:
+        places: Each weight's first name, and the modules and attributes where it stands (several if it is tied).
+    """
+
+    def __init__(self, network: nn.Module, output: Output = None) -> None:
+        self.network, self.output = network, output
+        names = {id(p): name for name, p in network.named_parameters()}
+        self.places: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in names.values()}
+        constants = {id(p): p.detach() for p in network.parameters()}
+        for module in network.modules():
+            for attribute, p in list(module._parameters.items()):
+                if p is not None:
+                    self.places[names[id(p)]].append((module, attribute))
+                    del module._parameters[attribute]
+                    module._buffers[attribute] = constants[id(p)]
+
+    def weight(self, name: str) -> Tensor:
+        """The frozen value of a weight."""
+        module, attribute = self.places[name][0]
+        return module.get_buffer(attribute)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        """f(x), inside of `at`."""
+        return tensor_of(self.network(*args, **kwargs), self.output)
+
+    @contextmanager
+    def at(self, values: Mapping[str, Tensor]) -> Iterator[None]:
+        """The network with parameters again: these values, and its own weights where none is given."""
+        try:
+            for name, places in self.places.items():
+                for module, attribute in places:
+                    value = values[name] if name in values else module._buffers[attribute]
+                    module._parameters[attribute] = value  # type: ignore[assignment]
+            yield
+        finally:
+            for places in self.places.values():
+                for module, attribute in places:
+                    module._parameters.pop(attribute, None)
+
+
+def tensor_of(result: Any, output: Output) -> Tensor:
+    """The tensor inside whatever a network returned, in its own shape."""
+    f = _find(result, output)
+    if not isinstance(f, Tensor) or not f.is_floating_point():
+        kind = f"a tensor of {f.dtype}" if isinstance(f, Tensor) else f"a {type(f).__name__}"
+        raise ValueError(
+            f"The model's output is {kind}, not a floating-point tensor. "
+            "Pass output=... to say which tensor it is, for example output=lambda r: r.logits."
+        )
+    return f
+
+
+def duplicate(model: nn.Module) -> nn.Module:
+    """A deep copy, also of a model that keeps tensors with a history (`weight_norm` does, and cached activations)."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"The model should be an nn.Module, got a {type(model).__name__}. The model comes first.")
+    kept = [t for module in model.modules() for t in vars(module).values() if isinstance(t, Tensor) and not t.is_leaf]
+    return copy.deepcopy(model, {id(t): t.detach().clone() for t in kept})
+
+
+def load(network: nn.Module, at: Mapping[str, Any] | str | os.PathLike[str]) -> None:
+    """Put a state dict, or what a safetensors file holds, into a network.
+
+    Buffers may be missing: the network then keeps its own. Of a tied weight one name is enough.
+    """
+    if isinstance(at, str | os.PathLike):
+        path = os.fspath(at)
+        try:
+            at = load_file(path)
+        except SafetensorError as error:
+            raise ValueError(
+                f"'{path}' is not a safetensors file ({error}). Other checkpoints are not opened here, since "
+                "unpickling can run code: pass at=torch.load(path, weights_only=True), or the state dict inside it."
+            ) from error
+    if not isinstance(at, Mapping):
+        raise TypeError(f"at= should be a state dict or the path of a safetensors file, got a {type(at).__name__}.")
+    names: dict[int, list[str]] = defaultdict(list)
+    for name, p in network.named_parameters(remove_duplicate=False):
+        names[id(p)].append(name)
+    missing = [same[0] for same in names.values() if not any(name in at for name in same)]
+    known = network.state_dict()
+    unexpected = [name for name in at if name not in known]
+    if missing or unexpected:
+        wrong = [f"missing {name}" for name in missing] + [f"unexpected {name}" for name in unexpected]
+        raise ValueError(
+            f"at= does not fit {type(network).__name__}: {', '.join(wrong)}. "
+            "Pass what the model's state_dict() returns."
+        )
+    network.load_state_dict(at, strict=False)

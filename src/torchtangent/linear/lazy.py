@@ -1,0 +1,107 @@
+"""The knob between lazy and rich training: f₀ + α(f − f₀)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from torchtangent.jacobians.inputs import Output
+from torchtangent.jacobians.modes import _is_random
+from torchtangent.linear.frozen import Frozen, duplicate, tensor_of
+
+
+def lazy(model: nn.Module, alpha: float, bias: bool = True, *, output: Output = None) -> Lazy:
+    """The network scaled around its present weights, f₀ + α(f − f₀): the larger α, the less its weights have to move.
+
+    With the learning rate `learning_rate(eta)` = η/α², the first step in function space does not depend on α while the
+    weights move by O(1/α), and as α → ∞ training follows the linearized network (Chizat, Oyallon and Bach, *On lazy
+    training in differentiable programming*, 2019). The model itself is trained, f₀ is a frozen copy of it.
+
+    f and f₀ are subtracted, so that float32 loses as many digits as α has.
+
+    Args:
+        model: Any module. BatchNorm has to be in eval mode, and dropout off, whenever it is called.
+        alpha: A positive number; 1 is the network itself.
+        bias: Whether f₀ is added; without it the function is α(f − f₀), zero at the start.
+        output: Which tensor of the model's result: a callable, a key or attribute name, or None for the result itself
+            or its `logits`.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> model, x = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)), torch.randn(5, 2)
+    >>> slow = lazy(model, alpha=100.0)
+    >>> torch.equal(slow(x), model(x))
+    True
+    >>> optimizer = torch.optim.SGD(slow.parameters(), lr=slow.learning_rate(0.1))
+    >>> [name for name, _ in slow.named_parameters()]
+    ['0.weight', '0.bias', '2.weight', '2.bias']
+    """
+    if not 0 < alpha < math.inf:
+        raise ValueError(f"alpha should be a positive, finite number, got {alpha}.")
+    return Lazy(model, alpha, bias, output)
+
+
+class Lazy(nn.Module):
+    """f₀ + α(f − f₀), made by `lazy`.
+
+    Its parameters are those of the model, under their names; the state dict has the model's entries, and those of f₀
+    under `theta0.`.
+
+    Args:
+        model: f, which is trained.
+        alpha: The scale.
+        bias: Whether f₀ is added.
+        output: Which tensor of the model's result.
+    """
+
+    theta0: nn.Module
+
+    def __init__(self, model: nn.Module, alpha: float, bias: bool = True, output: Output = None) -> None:
+        super().__init__()
+        frozen = Frozen(duplicate(model), output)
+        # The same dicts, so that the model's own entries have their names here, and moving them moves the model.
+        for name in ("_parameters", "_buffers", "_non_persistent_buffers_set"):
+            vars(self)[name] = vars(model)[name]
+        self._modules.update(model._modules)
+        self.add_module("theta0", frozen.network)
+        self._model, self._frozen = (model,), frozen  # in a tuple, or it would be registered once more
+        self._alpha, self._bias = float(alpha), bias
+        self.training = model.training
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The scaled output for the model's own arguments."""
+        self._check_modes()
+        f = tensor_of(self._model[0](*args, **kwargs), self._frozen.output)
+        with self._frozen.at({}):
+            f0 = self._frozen(*args, **kwargs)
+        scaled = self._alpha * (f - f0)
+        return f0 + scaled if self._bias else scaled
+
+    def learning_rate(self, eta: float) -> float:
+        """η/α², for which the outputs move as fast as those of the network itself with η."""
+        return eta / self._alpha**2
+
+    def train(self, mode: bool = True) -> Lazy:
+        """Sets the mode of the model; f₀ is always run in the mode of f."""
+        self._model[0].train(mode)
+        return super().train(mode)
+
+    def _check_modes(self) -> None:
+        """Raise where f − f₀ would be noise, which α amplifies; give f₀ the modes of f."""
+        (model,) = self._model
+        for (path, module), twin in zip(model.named_modules(), self.theta0.modules(), strict=True):
+            where = f"{type(module).__name__} '{path}'" if path else type(module).__name__
+            if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+                raise ValueError(
+                    f"{where} normalizes with the statistics of each batch, and α = {self._alpha:g} would amplify "
+                    "their noise. Put it in eval mode, with running statistics."
+                )
+            if module.training and _is_random(module):
+                raise ValueError(
+                    f"{where} is active (training mode): f and f₀ would draw different numbers, and "
+                    f"α = {self._alpha:g} would amplify the difference. Put it in eval mode."
+                )
+            twin.training = module.training

@@ -1,0 +1,172 @@
+"""Gradient descent and gradient flow on the squared loss of a linearized network, at any time in closed form.
+
+With the eigenpairs K = UΛUᵀ the residual y − f decays along each eigenvector on its own, and not at all where the
+eigenvalue is zero. The loss is the mean over n = N·C terms, so its gradient in function space is 2(f − y)/n.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchtangent.linear.predict.problem import Problem, problem
+
+_BISECTIONS = 100  # of a time that is known to within the condition number of K: to the last bit
+
+
+def descent(
+    K: Any, y: Any, steps: Any, lr: float, K_test: Any = None, *, f0: Any = None, f0_test: Any = None
+) -> Float[Tensor, "..."]:
+    """Predictions after steps of full-batch gradient descent on the linearized network's mean squared error.
+
+    Along an eigenvector of K with eigenvalue λ a part 1 − (1 − 2·lr·λ/n)^steps of y − f₀ is fitted, where n = N·C.
+
+    Args:
+        K: The kernel of the training points.
+        y: Their targets.
+        steps: How many, or a list or vector of such numbers.
+        lr: The learning rate.
+        K_test: The kernel between test and training points, (M, N) or (M, N, C, C). Without it, predictions are at the
+            training points.
+        f0: The network's outputs at the training points, (N,) or (N, C); zero by default.
+        f0_test: Those at the test points.
+
+    Returns:
+        Predictions in the form of y; for several numbers of steps with an axis for them in front.
+
+    Raises:
+        ValueError: If lr is not below n/λ₁, where gradient descent stops to be stable.
+
+    Reference:
+        Jacot, Gabriel and Hongler, Neural tangent kernel, 2018; Lee et al., Wide neural networks of any depth evolve as
+        linear models under gradient descent, 2019.
+
+    >>> descent(torch.tensor([[1.0, 0.0], [0.0, 0.5]]), torch.ones(2), [0, 1, 2], lr=0.5)
+    tensor([[0.0000, 0.0000],
+            [0.5000, 0.2500],
+            [0.7500, 0.4375]])
+    """
+    counts = torch.as_tensor(steps)
+    if counts.is_floating_point() or counts.dim() > 1 or not counts.numel() or int(counts.min()) < 0:
+        raise ValueError(f"steps must be whole numbers of at least 0, one or several; got {steps}.")
+
+    def fitted(values: Tensor, n: int, t: Tensor) -> Tensor:
+        rates = 2 * lr / n * values
+        if not 0 < lr < math.inf or bool((rates >= 2).any()):
+            limit = n / float(values.max()) if len(values) else math.inf
+            raise ValueError(f"lr={lr:g} does not converge: lr must be positive and less than N·C/λ₁ = {limit:.4g}.")
+        # The power keeps the sign of modes that overshoot, expm1 the digits of those that have hardly moved.
+        small = rates < 0.5
+        slow = torch.log1p(-rates.where(small, torch.zeros_like(rates)))
+        return torch.where(small, -torch.expm1(t * slow), 1 - (1 - rates) ** t)
+
+    return _predicted(fitted, counts, problem(K, y, f0), K_test, f0_test)
+
+
+def flow(K: Any, y: Any, t: Any, K_test: Any = None, *, f0: Any = None, f0_test: Any = None) -> Float[Tensor, "..."]:
+    """Predictions at time t of gradient flow dθ/dt = −∇L on the linearized network's mean squared error.
+
+        f_t(x) = f₀(x) + K(x, X) K⁺ (I − exp(−2Kt/n)) (y − f₀),    n = N·C
+
+    Time is learning rate times steps. At t = ∞ this is kernel regression without a ridge; what of y a singular K cannot
+    reach is left as it was.
+
+    Args:
+        K: The kernel of the training points.
+        y: Their targets.
+        t: The time, or a list or vector of times.
+        K_test: The kernel between test and training points, (M, N) or (M, N, C, C). Without it, predictions are at the
+            training points.
+        f0: The network's outputs at the training points, (N,) or (N, C); zero by default.
+        f0_test: Those at the test points.
+
+    Returns:
+        Predictions in the form of y; for several times with an axis for them in front.
+
+    Reference:
+        Jacot, Gabriel and Hongler, Neural tangent kernel, 2018.
+
+    >>> flow(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.ones(2), [0.0, math.log(2), math.inf])
+    tensor([[0.0000, 0.0000],
+            [0.5000, 0.0000],
+            [1.0000, 0.0000]])
+    """
+    times = torch.as_tensor(t, dtype=torch.float64)
+    if times.dim() > 1 or not times.numel() or not bool((times >= 0).all()):
+        raise ValueError(f"t must be a time of at least 0, or several; got {t}.")
+
+    def fitted(values: Tensor, n: int, t: Tensor) -> Tensor:
+        return -torch.expm1(-2 / n * t * values)
+
+    return _predicted(fitted, times, problem(K, y, f0), K_test, f0_test)
+
+
+def time_to(K: Any, y: Any, loss: float, *, f0: Any = None) -> Float[Tensor, "*k"]:
+    """The time at which gradient flow has brought the training loss down to a value.
+
+    The loss is (1/n) Σ_j e^(−4λ_j t/n) (u_jᵀ(y − f₀))² with n = N·C. What lies along eigenvectors of eigenvalue zero
+    remains.
+
+    Args:
+        K: The kernel of the training points.
+        y: Their targets.
+        loss: The mean squared error to reach.
+        f0: The network's outputs at the training points; zero by default.
+
+    Returns:
+        A time for each target: 0 if the loss is so small at the start, infinity if it never is.
+
+    >>> time_to(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.ones(2), loss=math.exp(-2))
+    tensor(1.)
+    """
+    if not 0 <= loss < math.inf:
+        raise ValueError(f"loss must be a number of at least 0, got {loss}.")
+    task = problem(K, y, f0)
+    values, U = task.modes()
+    parts = U.T @ task.residual
+    remains = (task.residual - U @ parts).square().mean(0)
+    energy = parts.square() / task.rows
+    goal = loss - remains
+    times = torch.full_like(goal, math.inf)
+    times[energy.sum(0) <= goal] = 0
+    between = (goal > 0) & (energy.sum(0) > goal)
+    if bool(between.any()):
+        times[between] = _bisected(4 / task.rows * values, energy[:, between], goal[between])
+    found = times.to(task.matrix.dtype)
+    return found[0] if task.single else found
+
+
+def _bisected(
+    rates: Float[Tensor, " R"], energy: Float[Tensor, "R K"], goal: Float[Tensor, " K"]
+) -> Float[Tensor, " K"]:
+    """When Σ_j e^(−rate_j t) energy_j falls to the goal, by bisection of log t."""
+    alone = torch.log(energy.sum(0) / goal)  # the time it takes, times the rate, if one mode had all the energy
+    low, high = torch.log(alone / rates.max()), torch.log(alone / rates.min())
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        above = (torch.exp(-rates[:, None] * middle.exp()) * energy).sum(0) > goal
+        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+    return high.exp()
+
+
+def _predicted(
+    fitted: Callable[[Tensor, int, Tensor], Tensor], times: Tensor, task: Problem, K_test: Any, f0_test: Any
+) -> Float[Tensor, "..."]:
+    """f₀ + K_test K⁺ g(K)(y − f₀), where g = fitted(λ, n, t) is the part that is fitted at time t, for each time."""
+    start = task.start(K_test, f0_test)
+    values, U = task.modes()
+    weights = fitted(values, task.rows, times.reshape(-1, 1).to(values))  # (T, R)
+    if K_test is not None:
+        weights = weights / values
+    parts = weights[:, :, None] * (U.T @ task.residual)  # (T, R, K)
+    columns = U @ parts.transpose(0, 1).flatten(1)
+    if K_test is not None:
+        columns = task.times(K_test, columns)
+    f = columns.unflatten(1, (len(weights), -1)) + start[:, None]
+    found = torch.stack([task.shaped(f_t) for f_t in f.unbind(1)])
+    return found if times.dim() else found[0]

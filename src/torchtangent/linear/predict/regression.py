@@ -1,0 +1,229 @@
+"""Kernel regression and classification, with and without a ridge, and their leave-one-out predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from torchtangent.linear.losses import check_varies
+from torchtangent.linear.predict.problem import Problem, outputs_of, problem
+from torchtangent.operators import Operator
+from torchtangent.operators.base import checked_damping
+from torchtangent.spectrum.leading import DENSE_LIMIT, rounding
+
+_RESIDUAL = 1e-5  # of a solution, relative to what is solved for: beyond it there is none
+
+
+def ridge(
+    K: Any, y: Any, K_test: Any = None, *, ridge: float = 0.0, f0: Any = None, f0_test: Any = None
+) -> Float[Tensor, "..."]:
+    """Kernel ridge regression: f₀(x) + K(x, X) (K + ridge·I)⁻¹ (y − f₀).
+
+    It minimizes Σ(f − y)² + ridge·‖θ − θ₀‖² over the weights of the linearized network; without a ridge it is the
+    interpolator of smallest ‖θ − θ₀‖. A matrix is decomposed by Cholesky, in float64; low-rank operators and features
+    are solved through their factor; for other operators there are conjugate gradients.
+
+    Args:
+        K: The kernel of the training points.
+        y: Their targets.
+        K_test: The kernel between test and training points, (M, N) or (M, N, C, C). Without it, predictions are at the
+            training points.
+        ridge: Not divided or multiplied by N.
+        f0: The network's outputs at the training points, (N,) or (N, C); zero by default.
+        f0_test: Those at the test points.
+
+    Returns:
+        Predictions in the form of y.
+
+    Raises:
+        ValueError: If K + ridge·I is singular to rounding; it says the condition number.
+
+    Reference:
+        Saunders, Gammerman and Vovk, Ridge regression learning algorithm in dual variables, 1998.
+
+    >>> K = torch.tensor([[1.0, 0.0], [0.0, 3.0]])
+    >>> ridge(K, torch.tensor([2.0, 4.0]), ridge=1.0)
+    tensor([1., 3.])
+    """
+    return _predicted(K, y, K_test, ridge, f0, f0_test)
+
+
+def coefficients(K: Any, y: Any, *, ridge: float = 0.0, f0: Any = None) -> Float[Tensor, "..."]:
+    """c = (K + ridge·I)⁻¹ (y − f₀) in the form of y: `ridge` predicts f₀(x) + K(x, X) c, with the weights θ₀ + Jᵀc.
+
+    Args:
+        K: The kernel of the training points.
+        y: Their targets.
+        ridge: Not divided or multiplied by N.
+        f0: The network's outputs at the training points; zero by default.
+
+    >>> coefficients(torch.tensor([[1.0, 0.0], [0.0, 3.0]]), torch.tensor([2.0, 4.0]), ridge=1.0)
+    tensor([1., 1.])
+    """
+    task = problem(K, y, f0)
+    return task.shaped(_solved(task, checked_damping(ridge)))
+
+
+def classify(K: Any, y: Any, K_test: Any = None, *, ridge: float = 0.0) -> Int[Tensor, "M *k"]:
+    """The class of largest score, where scores are the kernel regression of one-hot labels.
+
+    A kernel without outputs serves every class, one against the rest (any other coding of the two sides gives the same
+    classes). For the scores themselves call `ridge` with one-hot labels.
+
+    Args:
+        K: The kernel of the training points, without outputs or with one for each class.
+        y: Classes 0, 1, …, (N,), or (N, K) for K sets of labels at once.
+        K_test: The kernel between test and training points. Without it, predictions are at the training points.
+        ridge: Not divided or multiplied by N.
+
+    Returns:
+        Classes (M,) or (M, K).
+
+    >>> classify(torch.eye(3), torch.tensor([0, 2, 1]), torch.tensor([[0.0, 0.1, 0.9]]))
+    tensor([1])
+    """
+    labels = torch.as_tensor(y)
+    if labels.is_floating_point() or labels.dtype == torch.bool or labels.dim() not in (1, 2) or not labels.numel():
+        raise ValueError(
+            f"classify takes integer classes (N,) or (N, K); y has dtype {labels.dtype} and shape "
+            f"{tuple(labels.shape)}. Pass y.long(), or of one-hot labels y.argmax(1)."
+        )
+    outputs = outputs_of(K, len(labels))
+    lowest, highest = int(labels.min()), int(labels.max())
+    if lowest < 0 or (outputs > 1 and highest >= outputs):
+        known = f"0 to {outputs - 1}, as K has {outputs} outputs" if outputs > 1 else "0, 1, …"
+        raise ValueError(
+            f"Classes are {known}; y has {lowest} to {highest}. Labels -1 and 1 become these by (y + 1) // 2."
+        )
+    check_varies(labels.reshape(len(labels), -1), single=labels.dim() == 1)
+    Y = F.one_hot(labels.long(), outputs if outputs > 1 else highest + 1).movedim(-1, 1)  # (N, C) or (N, C, K)
+    scores = _predicted(K, Y if outputs > 1 else Y.flatten(1), K_test, ridge)
+    return scores.reshape(len(scores), *Y.shape[1:]).argmax(1)
+
+
+def leave_one_out(K: Any, y: Any, *, ridge: float = 0.0, f0: Any = None) -> Float[Tensor, "..."]:
+    """For each training point the prediction of the kernel regression on all the others.
+
+    In closed form, y_n − ([A⁻¹]_nn)⁻¹ c_n with A = K + ridge·I and c = A⁻¹(y − f₀). With C outputs, all of a sample are
+    left out, and [A⁻¹]_nn is a C × C block.
+
+    Args:
+        K: The kernel of the training points.
+        y: Their targets.
+        ridge: Not divided or multiplied by the number of samples.
+        f0: The network's outputs at the training points; zero by default.
+
+    Returns:
+        Predictions in the form of y. What they miss of y are the leave-one-out errors.
+
+    Reference:
+        Allen, The relationship between variable selection and data augmentation and a method for prediction, 1974.
+
+    >>> leave_one_out(torch.tensor([[2.0, 1.0], [1.0, 2.0]]), torch.tensor([4.0, 8.0]))
+    tensor([4., 2.])
+    """
+    task = problem(K, y, f0)
+    c, blocks = _with_inverse(task, checked_damping(ridge))
+    errors = torch.linalg.solve(blocks, c.unflatten(0, (-1, task.outputs)))
+    return task.shaped(task.y - errors.flatten(0, 1))
+
+
+def _predicted(K: Any, y: Any, K_test: Any, ridge: float, f0: Any = None, f0_test: Any = None) -> Float[Tensor, "..."]:
+    """f₀ + K_test c."""
+    task = problem(K, y, f0)
+    start = task.start(K_test, f0_test)
+    c = _solved(task, checked_damping(ridge))
+    return task.shaped(start + task.times(task.K if K_test is None else K_test, c))
+
+
+class _Factor(NamedTuple):
+    """A = K + ridge·I = LLᵀ, with A's extreme eigenvalues, estimated."""
+
+    L: Float[Tensor, "rows rows"]
+    smallest: float
+    largest: float
+
+
+def _solved(task: Problem, ridge: float) -> Float[Tensor, "rows K"]:
+    """A⁻¹(y − f₀) with A = K + ridge·I."""
+    if not isinstance(task.K, Operator):
+        return _checked_solution(task, ridge, _cholesky(task, ridge))
+    try:
+        return task.K.solve(task.residual.to(task.K.dtype), damping=ridge).double()
+    except torch.linalg.LinAlgError as error:
+        raise _singular(task, 0.0, _largest(task.K.__matmul__, task.y)) from error
+
+
+def _with_inverse(task: Problem, ridge: float) -> tuple[Float[Tensor, "rows K"], Float[Tensor, "N C C"]]:
+    """A⁻¹(y − f₀), and the blocks on the diagonal of A⁻¹."""
+    C = task.outputs
+    if not isinstance(task.K, Operator):
+        factor = _cholesky(task, ridge)
+        blocks = torch.cholesky_inverse(factor.L).view(-1, C, task.rows // C, C).diagonal(dim1=0, dim2=2)
+        return _checked_solution(task, ridge, factor), blocks.permute(2, 0, 1)
+    # A⁻¹ = U (1/(λ + ridge) − ρ) Uᵀ + ρ I, where ρ = 1/ridge belongs to what is orthogonal to all modes U.
+    values, U = task.modes()
+    complete = len(values) == task.rows
+    if ridge == 0 and not complete:
+        raise _singular(task, 0.0, max(values.tolist(), default=0.0))
+    rest = 0.0 if complete else 1 / ridge
+    weights = 1 / (values + ridge) - rest
+    V = U.view(-1, C, len(values))
+    c = U @ (weights[:, None] * (U.T @ task.residual)) + rest * task.residual
+    return c, (V * weights) @ V.mT + rest * torch.eye(C).to(V)
+
+
+def _cholesky(task: Problem, ridge: float) -> _Factor:
+    """The factor of A; an error if A is not positive definite to rounding."""
+    A = task.dense()
+    A.diagonal().add_(ridge)
+    L, info = torch.linalg.cholesky_ex(A)
+    if info != 0:
+        # Of large matrices all eigenvalues would take many times as long as what has failed.
+        smallest = float(torch.linalg.eigvalsh(A)[0]) if len(A) <= DENSE_LIMIT else 0.0
+        raise _singular(task, smallest, _largest(A.matmul, A))
+    smallest = 1 / _largest(lambda V: _substitute(L, V), L)
+    largest = _largest(lambda V: L @ (L.T @ V), L)
+    if not smallest > rounding(task.matrix.dtype) * largest:
+        raise _singular(task, smallest, largest)
+    return _Factor(L, smallest, largest)
+
+
+def _checked_solution(task: Problem, ridge: float, factor: _Factor) -> Float[Tensor, "rows K"]:
+    """The solution by the factor, checked against K."""
+    b = task.residual
+    c = _substitute(factor.L, b)
+    gap = torch.linalg.vector_norm(task.times(task.K, c) + ridge * c - b, dim=0)
+    if not bool((gap <= _RESIDUAL * torch.linalg.vector_norm(b, dim=0)).all()):
+        raise _singular(task, factor.smallest, factor.largest)
+    return c
+
+
+def _substitute(L: Float[Tensor, "rows rows"], V: Float[Tensor, "rows K"]) -> Float[Tensor, "rows K"]:
+    """(LLᵀ)⁻¹ V; `torch.cholesky_solve` copies L every time."""
+    return torch.linalg.solve_triangular(L.mT, torch.linalg.solve_triangular(L, V, upper=False), upper=True)
+
+
+def _largest(times: Callable[[Tensor], Tensor], like: Float[Tensor, "rows _"]) -> float:
+    """The largest eigenvalue or little less: ten steps of the power method from four random vectors."""
+    V = torch.randn(len(like), 4, generator=torch.Generator().manual_seed(0)).to(like)
+    for _ in range(10):
+        V = times(V / torch.linalg.vector_norm(V, dim=0))
+    return float(torch.linalg.vector_norm(V, dim=0).max())
+
+
+def _singular(task: Problem, smallest: float, largest: float) -> ValueError:
+    """The error for a system that has no solution in the precision of K."""
+    dtype = str(task.matrix.dtype).removeprefix("torch.")
+    condition = f"at least {largest / abs(smallest):.1e}" if smallest else "infinity"
+    more = max(0.0, -smallest) + 10 * max(rounding(task.matrix.dtype), 1e-10) * largest  # for a residual below 1e-6
+    return ValueError(
+        f"K + ridge·I is singular to rounding: its eigenvalues go from {smallest:.1e} to {largest:.1e}, a condition "
+        f"number of {condition}, too large for {dtype}. Pass a ridge larger by {more:.1e}, or fit only "
+        f"what K can by flow(K, y, math.inf){'' if dtype == 'float64' else '; or compute K in float64'}."
+    )

@@ -1,0 +1,232 @@
+"""f(x) and J v of a frozen network, as expressions that autograd differentiates by v and by the inputs."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from torchtangent.jacobians.call import float32_products, pull_back
+from torchtangent.jacobians.inputs import TangentWarning, check_finite
+from torchtangent.linear.frozen import Frozen
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+Tangent = dict[str, Tensor]
+Way = Callable[[Frozen, Tangent, Args, Kwargs], tuple[Tensor, Tensor]]
+
+
+def forward_mode(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
+    """One pass with dual numbers; f records no graph unless the inputs need one."""
+    with forward_ad.dual_level():
+        duals = {name: forward_ad.make_dual(frozen.weight(name), t) for name, t in v.items()}
+        with frozen.at(duals):
+            f, w = forward_ad.unpack_dual(frozen(*args, **kwargs))
+    return f, torch.zeros_like(f) if w is None else w
+
+
+def reverse_twice(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
+    """u ↦ Jᵀu is linear in u, so its own transpose is v ↦ J v."""
+    return _by_reverse(_transpose_twice, frozen, v, args, kwargs)
+
+
+def row_by_row(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
+    """One reverse pass for each entry of f: for what can be differentiated only once."""
+    return _by_reverse(_rows, frozen, v, args, kwargs)
+
+
+SLOW: dict[Way, str] = {
+    reverse_twice: "two reverse passes",
+    row_by_row: "one reverse pass for each entry of the output",
+}
+Product = Callable[[Tensor, list[Tensor], Sequence[Tensor]], Tensor]
+
+
+def _transpose_twice(f: Tensor, at: list[Tensor], v: Sequence[Tensor]) -> Tensor:
+    u = torch.zeros_like(f, requires_grad=True)
+    grads = torch.autograd.grad(f, at, u, create_graph=True, allow_unused=True)
+    pairs = [(g, t) for g, t in zip(grads, v, strict=True) if g is not None and g.requires_grad]
+    if not pairs:
+        return torch.zeros_like(f)
+    columns, tangents = [g for g, _ in pairs], [t for _, t in pairs]
+    return torch.autograd.grad(columns, u, tangents, allow_unused=True, materialize_grads=True)[0]
+
+
+def _rows(f: Tensor, at: list[Tensor], v: Sequence[Tensor]) -> Tensor:
+    def times_v(entry: Tensor) -> Tensor:
+        grads = torch.autograd.grad(entry, at, retain_graph=True, allow_unused=True)
+        return sum(((g * t).sum() for g, t in zip(grads, v, strict=True) if g is not None), f.new_zeros(()))
+
+    return torch.stack([times_v(entry) for entry in f.flatten()]).view_as(f)
+
+
+@torch.compiler.disable
+def _by_reverse(product: Product, frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
+    leaves, spec = tree_flatten((args, kwargs))
+
+    def f(x: Sequence[Tensor]) -> Tensor:
+        rest = iter(x)
+        args, kwargs = tree_unflatten([next(rest) if _moves(t) else t for t in leaves], spec)
+        return frozen(*args, **kwargs)
+
+    return _Reverse.apply(frozen, f, product, list(v), *v.values(), *filter(_moves, leaves))
+
+
+def _moves(t: Any) -> bool:
+    return isinstance(t, Tensor) and t.requires_grad
+
+
+def moving(args: Args, kwargs: Kwargs) -> list[Tensor]:
+    """The inputs that need a gradient."""
+    return list(filter(_moves, tree_leaves((args, kwargs))))
+
+
+class _Reverse(torch.autograd.Function):
+    """f and J v, where the derivative by v is Jᵀ again: one reverse pass through the network."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, frozen: Frozen, f: Callable[..., Tensor], product: Product, names: list[str], *tensors: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        v, inputs = tensors[: len(names)], tensors[len(names) :]
+        at = {name: frozen.weight(name).detach().requires_grad_() for name in names}
+        x = [t.detach().requires_grad_() for t in inputs]
+        with torch.enable_grad(), frozen.at(at):
+            value = f(x)
+            w = product(value, list(at.values()), v) if value.requires_grad else torch.zeros_like(value)
+        ctx.frozen, ctx.at, ctx.x, ctx.value = frozen, at, x, value
+        ctx.save_for_backward(*v)
+        return value.detach(), w.detach()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, df: Tensor, dw: Tensor) -> tuple[Any, ...]:
+        value, at, x, v = ctx.value, ctx.at, ctx.x, ctx.saved_tensors
+        with ctx.frozen.at(at):
+            if not x:
+                return None, None, None, None, *pull_back(value, at, dw, keep_graph=True).values()
+            with torch.enable_grad():
+                g = torch.autograd.grad(value, list(at.values()), dw, create_graph=True, allow_unused=True)
+                pairs = [(value, df), *((a, t) for a, t in zip(g, v, strict=True) if a is not None and a.requires_grad)]
+                heads, directions = [a for a, _ in pairs], [t for _, t in pairs]
+                dx = torch.autograd.grad(heads, x, directions, retain_graph=True, allow_unused=True)
+        return None, None, None, None, *g, *dx
+
+
+@torch.compiler.disable
+@float32_products()
+def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> Way:
+    """The first way that runs for this network and agrees with reverse mode on this batch, for random u and v.
+
+    Forward mode lacks some layers (and attention's, if the inputs need a gradient), and differs from reverse mode where a
+    network says `no_grad` or an embedding has a padding row. So ⟨u, J v⟩ has to be ⟨Jᵀu, v⟩, with Jᵀu as derivative by v.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def noise(like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
+
+    at = {name: frozen.weight(name).detach().requires_grad_() for name in names}
+    with torch.enable_grad(), frozen.at(at):
+        f = frozen(*args, **kwargs)
+        check_finite(f.detach().reshape(len(f) if f.dim() else 1, -1))
+        u = noise(f.detach())
+        gradient = pull_back(f, at, u)
+    v = {name: noise(g).requires_grad_() for name, g in gradient.items()}
+    inputs = moving(args, kwargs)
+
+    def works(way: Way) -> bool:
+        try:
+            with torch.enable_grad(), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)  # torch's own
+                w = way(frozen, v, args, kwargs)[1]
+                if inputs:
+                    torch.autograd.grad(w, inputs, u, retain_graph=True, allow_unused=True)
+                return _transposed(u, w, gradient, v, pull_back(w, v, u))
+        except torch.OutOfMemoryError:
+            raise
+        except (NotImplementedError, RuntimeError):
+            return False
+
+    for way in SLOW if _has_padding(frozen, names) else (forward_mode, *SLOW):
+        if works(way):
+            if way in SLOW:
+                warnings.warn(
+                    f"The linearization takes {SLOW[way]} (exact, but slower): forward mode fails for this model.",
+                    TangentWarning,
+                    stacklevel=2,
+                )
+            return way
+    raise ValueError(
+        "J v and Jᵀu of this network contradict each other, however they are computed. "
+        "Does it draw random numbers, or change its weights or buffers, when it is called?"
+    )
+
+
+def _transposed(u: Tensor, w: Tensor, gradient: Tangent, v: Tangent, back: Tangent) -> bool:
+    """Whether w = J v and back = Jᵀu, given the true gradient Jᵀu."""
+
+    def wide(t: Tensor) -> Tensor:
+        return t.detach().to(torch.promote_types(t.dtype, torch.float32))
+
+    products = wide(u) * wide(w)
+    terms = [float((wide(g) * wide(v[name])).sum()) for name, g in gradient.items()]
+    size = float(products.norm()) + sum(map(abs, terms))
+    wrong = math.hypot(*(float((wide(g) - wide(back[name])).norm()) for name, g in gradient.items()))
+    norm = math.hypot(*(float(wide(g).norm()) for g in gradient.values()))
+    small = max(torch.finfo(dtype).eps for dtype in (w.dtype, autocast_dtype(w) or w.dtype)) ** 0.5
+    return abs(float(products.sum()) - sum(terms)) <= small * size and wrong <= small * norm
+
+
+def autocast_dtype(t: Tensor) -> torch.dtype | None:
+    """What products are rounded to where a tensor is, if that is switched on."""
+    kind = t.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
+def _has_padding(frozen: Frozen, names: list[str]) -> bool:
+    """Whether an embedding has a padding row: forward mode differentiates it, reverse mode does not."""
+    uses = [module for name in names for module, _ in frozen.places[name]]
+    return any(isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.padding_idx is not None for m in uses)
+
+
+def unmix(network: nn.Module) -> None:
+    """Give norm layers inputs in the dtype of their weights: under autocast the two differ, and forward mode fails."""
+
+    def convert(module: nn.Module, args: Args) -> Args:
+        own = next((t for t in (module.weight, getattr(module, "running_var", None)) if t is not None), args[0])
+        return (args[0].to(own.dtype), *args[1:])
+
+    for module in network.modules():
+        if isinstance(module, _NormBase | nn.LayerNorm | nn.GroupNorm):
+            module.register_forward_pre_hook(convert)
+
+
+@contextmanager
+def unfused(attention: bool, recurrent: bool) -> Iterator[None]:
+    """Without flash attention, and without other fused kernels of the layers that occur: they have no forward mode."""
+    fastpath = torch.backends.mha.get_fastpath_enabled()
+    switches: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.cudnn) if recurrent else ()
+    enabled = [switch.enabled for switch in switches]
+    try:
+        if attention:
+            torch.backends.mha.set_fastpath_enabled(False)
+        for switch in switches:
+            switch.enabled = False
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        if attention:
+            torch.backends.mha.set_fastpath_enabled(fastpath)
+        for switch, before in zip(switches, enabled, strict=True):
+            switch.enabled = before

@@ -1,0 +1,205 @@
+"""The steps of SGD on c, where θ = (1 + a)θ₀ + Jᵀc: many at a time, and exactly as one after the other.
+
+SGD is linear in the parameters, the momentum buffer and the gradients. With the buffer sθ₀ + Jᵀq, and h the derivatives
+of the batch's mean loss with respect to the outputs (zero on samples outside the batch), a step of torch.optim.SGD is
+
+    q ← μ q + w c + h,      c ← c − η q,   or with Nesterov   c ← c − η (w c + h + μ q)
+
+and the pair (1 + a, s) follows the same rule without h. So after t steps c is a sum of the c and q at the start and of
+the h on the way, with weights that are known beforehand, and the outputs are the same sum of Kc, Kq and K[:,B] h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from torchtangent.kernel.matrix import Matrix
+
+_ROWS = 2048  # of the kernel at a time: enough for fast products
+_BYTES = 1 << 30  # that these may take
+
+Gradient = Callable[[Float[Tensor, "rows K"], Int[Tensor, " N"]], Float[Tensor, "rows K"]]
+"""(outputs, samples) ↦ the derivatives of the samples' losses with respect to their outputs."""
+
+
+@final
+@dataclass(frozen=True)
+class Rule:
+    """torch.optim.SGD's, with dampening 0."""
+
+    momentum: float
+    nesterov: bool
+    weight_decay: float
+
+    @property
+    def order(self) -> int:
+        """How many vectors there are: c, and with momentum q."""
+        return 2 if self.momentum else 1
+
+    def unroll(self, rates: Sequence[float], scales: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+        """m steps as weights on the vectors at their start and on the h of each, in units of `scales`.
+
+        Returns:
+            The weights of c before each step, (m, order + m), and of the vectors at the end, (order, order + m).
+        """
+        order, m = self.order, len(rates)
+        w = self.weight_decay
+        gradient, buffer = np.array([[w, 0.0, 1.0], [w, self.momentum, 1.0]])  # as sums of c, q and h
+        update = gradient + self.momentum * buffer if self.nesterov else buffer
+        steps = np.stack([[1.0, 0.0, 0.0] - np.outer(rates, update), np.tile(buffer, (m, 1))], 1)[:, :order]
+        kicks = steps[:, :, 2] * np.array(scales)[:, None]
+        before, now = np.empty((m, order + m)), np.eye(order, order + m)
+        for t in range(m):
+            before[t] = now[0]
+            now = steps[t, :, :order] @ now
+            now[:, order + t] = kicks[t]
+        return before, now
+
+
+class Trajectory:
+    """c on its way, and Kc with it.
+
+    Args:
+        K: The kernel of the training samples, symmetric, a row for each sample and output.
+        rule: Of the steps.
+        f0: f₀, (rows, 1).
+        J0: Jθ₀, (rows, 1).
+        outputs: C.
+        targets: K columns of c.
+    """
+
+    def __init__(
+        self,
+        K: Matrix,
+        rule: Rule,
+        f0: Float[Tensor, "rows 1"],
+        J0: Float[Tensor, "rows 1"],
+        outputs: int,
+        targets: int,
+    ) -> None:
+        self._K, self._rule, self._f0, self._J0, self._outputs = K, rule, f0, J0, outputs
+        self._origin = np.array([1.0, 0.0])[: rule.order]  # 1 + a, s
+        size = (K.shape[0], targets)
+        self._vectors = [torch.zeros(size, dtype=K.dtype, device=K.device) for _ in range(rule.order)]  # c, q
+        self._images = [torch.zeros_like(v) for v in self._vectors]  # Kc, Kq
+
+    @property
+    def a(self) -> float:
+        """θ = (1 + a)θ₀ + Jᵀc."""
+        return float(self._origin[0] - 1)
+
+    @property
+    def c(self) -> Float[Tensor, "rows K"]:
+        return self._vectors[0]
+
+    @property
+    def image(self) -> Float[Tensor, "rows K"]:
+        """Kc."""
+        return self._images[0]
+
+    def outputs(self) -> Float[Tensor, "rows K"]:
+        """f = f₀ + Kc + a·Jθ₀ on all training samples: no product is left to do."""
+        return self.image + (self._f0 + self.a * self._J0)
+
+    def follow(
+        self, batches: Sequence[Int[Tensor, " _"]], rates: Sequence[float], terms: int, gradient: Gradient
+    ) -> None:
+        """A step for each batch of samples, at its learning rate; a sample has so many terms in the mean loss."""
+        start, rows = 0, 0
+        for stop, batch in enumerate(batches):
+            more = len(batch) * self._outputs
+            if rows and rows + more > self._limit:
+                self._chunk(batches[start:stop], rates[start:stop], terms, gradient)
+                start, rows = stop, 0
+            rows += more
+        self._chunk(batches[start:], rates[start:], terms, gradient)
+
+    @property
+    def _limit(self) -> int:
+        """Rows of the kernel at a time: few beside all, for the work within a chunk grows with their square."""
+        rows = self._K.shape[0]
+        return min(_ROWS, max(rows // 4, 256), max(1, _BYTES // (rows * self._K.dtype.itemsize)))
+
+    def _chunk(
+        self, batches: Sequence[Int[Tensor, " _"]], rates: Sequence[float], terms: int, gradient: Gradient
+    ) -> None:
+        """Some steps, with one large product for all of them."""
+        order, sizes = self._rule.order, [len(batch) for batch in batches]
+        before, after = self._rule.unroll(rates, [1 / (terms * size) for size in sizes])
+        a = before[:, :order] @ self._origin - 1
+        samples = torch.cat([*batches])
+        rows = (samples[:, None] * self._outputs + torch.arange(self._outputs)).flatten()
+        step = torch.arange(len(sizes)).repeat_interleave(self._outputs * torch.tensor(sizes))
+        samples, rows, step = map(self._moved, (samples, rows, step))
+        weights = self._moved(torch.from_numpy(np.column_stack([before, a])).to(self._K.dtype))[step]
+
+        # The outputs of all batches, as far as they depend on what was at the start.
+        f = self._f0[rows] + weights[:, -1:] * self._J0[rows]
+        for i, image in enumerate(self._images):
+            f = torch.addcmul(f, weights[:, i : i + 1], image[rows])
+        blocks: Iterable[Tensor] = (self._K.rows(part) for part in rows.split(self._limit))
+        among = None
+        if len(sizes) > 1:
+            blocks = [*blocks]  # only one, and needed twice
+            among = weights.index_select(1, order + step).mul_(blocks[0].index_select(1, rows))
+        # Step by step, what the steps before add to them, and the step's own h.
+        h, stop = torch.empty_like(f), 0
+        for batch in samples.split(sizes):
+            start, stop = stop, stop + len(batch) * self._outputs
+            if among is not None:
+                f[start:stop].addmm_(among[start:stop, :start], h[:start])
+            h[start:stop] = gradient(f[start:stop], batch)
+        self._advance(after, rows, step, h, blocks)
+
+    def _advance(
+        self,
+        after: np.ndarray,
+        rows: Int[Tensor, " R"],
+        step: Int[Tensor, " R"],
+        h: Float[Tensor, "R K"],
+        blocks: Iterable[Float[Tensor, "_ N"]],
+    ) -> None:
+        """The vectors and their images after the steps that gave h, with the rows of K in blocks."""
+        order = self._rule.order
+        P, kicks = after[:, :order].tolist(), after[:, order:]
+        self._origin = after[:, :order] @ self._origin
+        _blend(self._vectors, P)
+        _blend(self._images, P)
+        weights = self._moved(torch.from_numpy(kicks).to(h.dtype))[:, step, None]
+        for vector, weight in zip(self._vectors, weights, strict=True):
+            vector.index_add_(0, rows, weight * h)
+        if kicks.shape[1] == 1:  # h of one step: a single product serves both images
+            for block, part in zip(blocks, h.split(self._limit), strict=True):
+                change = block.T @ part
+                for image, kick in zip(self._images, kicks[:, 0].tolist(), strict=True):
+                    image.add_(change, alpha=kick)
+        else:
+            [block] = blocks
+            for image, weight in zip(self._images, weights, strict=True):
+                image.addmm_(block.T, weight * h)
+
+    def _moved(self, t: Tensor) -> Tensor:
+        """On the device of K, without waiting for what is under way there."""
+        if self._K.device.type != "cuda":
+            return t.to(self._K.device)
+        return t.pin_memory().to(self._K.device, non_blocking=True)
+
+
+def _blend(vectors: list[Tensor], P: list[list[float]]) -> None:
+    """Σ_j P[i][j] v_j in place of v_i; the first column costs nothing where it is that of the identity."""
+    c, *rest = vectors
+    old = c.clone() if rest and P[1][0] else c
+    if P[0][0] != 1:
+        c.mul_(P[0][0])
+    for q in rest:
+        c.add_(q, alpha=P[0][1])
+        q.mul_(P[1][1])
+        if P[1][0]:
+            q.add_(old, alpha=P[1][0])

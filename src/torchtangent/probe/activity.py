@@ -1,0 +1,75 @@
+"""What happens inside a network on its way to the output: the last representation, and which ReLUs are on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from torchtangent.jacobians.call import Network, undisturbed
+from torchtangent.jacobians.inputs import Inputs
+from torchtangent.kernel.samples import Samples
+
+_BATCH = 256  # samples in a forward pass
+_RELUS = (F.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_)
+
+
+@dataclass(frozen=True, eq=False)
+class Activity:
+    """What a forward pass shows.
+
+    Attributes:
+        outputs: f(x).
+        representation: What goes into the last linear layer; None if it is not per sample or there is no such layer.
+        on: Which outputs of ReLUs are positive, of all layers in a row; empty if there are none.
+    """
+
+    outputs: Float[Tensor, "N *out"]
+    representation: Float[Tensor, "N *inner"] | None
+    on: Bool[Tensor, " S"]
+
+
+def activity(network: Network, samples: Samples) -> Activity:
+    """Run the network on all samples and look inside."""
+    outputs: list[Tensor] = []
+    representations: list[Tensor] = []
+    on = [torch.empty(0, dtype=torch.bool, device=samples.device)]
+    for x in batches(samples):
+        with undisturbed(), torch.no_grad(), _Watch() as watch:
+            f = network(x)
+        outputs.append(f)
+        representations += [r for r in watch.into_linear if r.dim() > 1 and len(r) == len(f)]
+        on += watch.on
+    return Activity(torch.cat(outputs), torch.cat(representations) if representations else None, torch.cat(on))
+
+
+def batches(samples: Samples) -> Iterator[Inputs]:
+    """All samples, some at a time, on their device."""
+    for i in range(0, len(samples), _BATCH):
+        yield samples.batch(i, min(i + _BATCH, len(samples)))
+
+
+class _Watch(TorchFunctionMode):
+    """Sees every call of `linear` and `relu`, by modules and by functions alike, and touches no module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into_linear: list[Tensor] = []  # the last one only
+        self.on: list[Tensor] = []
+
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.linear:
+            self.into_linear = [(args[0] if args else kwargs["input"]).clone()]
+        y = func(*args, **kwargs)
+        if func in _RELUS:
+            self.on.append((y > 0).flatten())
+        return y

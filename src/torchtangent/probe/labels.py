@@ -1,0 +1,46 @@
+"""Labels as the targets that a kernel is compared with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchtangent.alignment.columns import one_hot
+
+
+def as_targets(y: Any, shape: tuple[int, ...], name: str = "y") -> Float[Tensor, "N C"]:
+    """What the outputs should be: classes become one-hot, other targets stay as they are.
+
+    Args:
+        y: For C outputs classes (N,), from 0 to C − 1, or a target for every output (N, C). For one output labels of
+            two classes or real numbers, (N,) or (N, 1). For outputs (N, T, C) classes (N, T) or targets (N, T, C).
+        shape: Of the outputs, (N, C) or (N, T, C).
+        name: What errors call y.
+
+    >>> as_targets([0, 2], (2, 3))
+    tensor([[1., 0., 0.],
+            [0., 0., 1.]])
+    """
+    y = torch.as_tensor(y).detach()
+    N, C = shape[0], shape[-1]
+    if tuple(y.shape) not in (shape, shape[:-1]):
+        raise ValueError(
+            f"{name} has shape {tuple(y.shape)}, but the model's outputs on this set have {shape}: labels are classes "
+            f"of shape {shape[:-1]} or targets of shape {shape}."
+        )
+    if not bool(torch.isfinite(y).all()):
+        raise ValueError(f"{name} has NaN or infinity.")
+    if bool((y == y[0]).all()):
+        raise ValueError(f"{name} is the same for all samples: there is nothing to align with.")
+    if C == 1 and not y.is_floating_point() and len(y.unique()) > 2:
+        raise ValueError(
+            f"{name} has {len(y.unique())} classes, but the model has one output: pass labels of two classes, or "
+            "floating-point numbers for a regression."
+        )
+    if C > 1 and tuple(y.shape) == shape[:-1]:
+        y = one_hot(y.flatten(), C, name)
+    Y = y.reshape(N, -1)
+    return Y if Y.is_floating_point() else Y.float()

@@ -1,0 +1,149 @@
+"""What is measured: a registry with one small function for each measure.
+
+A measure takes the state of the network on a probe set and gives a number, or a dict of numbers by name, which are
+recorded as `measure/name` (and as `measure` under the empty name). A new one is a function with `@measure()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchtangent import alignment
+from torchtangent import spectrum as spectra
+from torchtangent.probe.state import State, Undefined, norm
+
+_LEADING = (2, 5, 10, 20, 50, 100)  # eigenvalues to record, besides the largest
+_SHARES = (1, 10, 40, 80, 160)  # the k of trace ratios T_k
+
+Values = Tensor | Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A function of a state.
+
+    Attributes:
+        of: The function.
+        held_out: Whether it is taken on the held-out set too.
+        default: Whether it is taken unless others are asked for.
+    """
+
+    of: Callable[[State], Values]
+    held_out: bool = True
+    default: bool = True
+
+
+class Missing(LookupError):
+    """The model has nothing of the kind that a measure is about."""
+
+
+MEASURES: dict[str, Measure] = {}
+
+
+def measure(*, held_out: bool = True, default: bool = True) -> Callable[[Callable[[State], Values]], Callable]:
+    """Decorator: adds a function to MEASURES under its name."""
+
+    def add(function: Callable[[State], Values]) -> Callable[[State], Values]:
+        MEASURES[function.__name__] = Measure(function, held_out, default)
+        return function
+
+    return add
+
+
+def choose(names: Iterable[str] | None) -> list[str]:
+    """The names of the measures to take; those by default if none are given."""
+    if names is None:
+        return [name for name, one in MEASURES.items() if one.default]
+    chosen = [names] if isinstance(names, str) else list(names)
+    for name in chosen:
+        if name not in MEASURES:
+            raise ValueError(f"measure {name!r} is not one of {', '.join(map(repr, MEASURES))}.")
+    if not chosen:
+        raise ValueError(f"measures is empty: nothing would be recorded. There are {', '.join(map(repr, MEASURES))}.")
+    return chosen
+
+
+@measure()
+def spectrum(state: State) -> Values:
+    """Eigenvalues of the kernel, centred per class: the largest, their mean, and some that follow."""
+    values = state.eigenvalues
+    return {"max": values[0], "mean": values.mean()} | {str(k): values[k - 1] for k in _LEADING if k <= len(values)}
+
+
+@measure(default=False)
+def eigenvalues(state: State) -> Values:
+    """All of them, the largest first."""
+    return state.eigenvalues
+
+
+@measure()
+def effective_rank(state: State) -> Values:
+    """The effective rank of the kernel, centred per class."""
+    return spectra.effective_rank(state.eigenvalues)
+
+
+@measure()
+def trace_ratio(state: State) -> Values:
+    """T_k of the kernel, centred per class."""
+    shares = [k for k in _SHARES if k <= len(state.eigenvalues)]
+    return dict(zip(map(str, shares), spectra.trace_ratio(state.eigenvalues.double(), shares), strict=True))
+
+
+@measure()
+def cka(state: State) -> Values:
+    """Centred alignment of the kernel, and of each layer's, with the labels."""
+    kernels = {"": state.kernel} | (state.kernels if state.view.by_layer else {})
+    return alignment.cka(kernels, state.targets)
+
+
+@measure()
+def kernel_alignment(state: State) -> Values:
+    """Alignment of the kernel with the one at the start, uncentred."""
+    return alignment.kernels(state.kernel, state.start.kernel)
+
+
+@measure()
+def representation_alignment(state: State) -> Values:
+    """Alignment of the last layer's input with that at the start: of Gram matrices, and of second moments.
+
+    With R (N, D) now and R₀ at the start: ⟨RRᵀ, R₀R₀ᵀ⟩ and, as `features`, ⟨RᵀR, R₀ᵀR₀⟩ = ‖RR₀ᵀ‖², both over
+    ‖RRᵀ‖ ‖R₀R₀ᵀ‖.
+    """
+    R, R0 = state.activity.representation, state.start.activity.representation
+    if R is None or R0 is None:
+        raise Missing("No linear layer is applied last to inputs of shape (N, ...), which would be the representation.")
+    R, R0 = R.flatten(1).double(), R0.flatten(1).to(R.device, torch.float64)
+    G, G0 = R @ R.T, R0 @ R0.T
+    sizes = G.norm() * G0.norm()
+    features = torch.where(sizes > 0, (R @ R0.T).square().sum() / sizes, 0.0)
+    return {"": alignment.kernels(G, G0), "features": features}
+
+
+@measure()
+def sign_similarity(state: State) -> Values:
+    """The part of all ReLU outputs that are on or off as at the start."""
+    on, before = state.activity.on, state.start.activity.on
+    if not len(on):
+        raise Missing("No ReLU is applied.")
+    if on.shape != before.shape:
+        raise Undefined  # other units are used now than at the start
+    return (on == before.to(on.device)).double().mean()
+
+
+@measure(held_out=False)
+def distance(state: State) -> Values:
+    """‖θ − θ₀‖, and the cosine distance 1 − ⟨θ, θ₀⟩ / ‖θ‖ ‖θ₀‖ = ½ ‖θ / ‖θ‖ − θ₀ / ‖θ₀‖‖²."""
+    theta, start = state.params, state.start.params
+    a, b = norm(theta), norm(start)
+    apart = norm({name: p / a - start[name].to(p) / b for name, p in theta.items()})
+    return {"l2": state.distance(state.start), "cosine": apart.square() / 2}
+
+
+@measure(held_out=False)
+def complexity(state: State) -> Values:
+    """Σ_t ‖θ_{t+1} − θ_t‖ ‖Φ_t‖ / √N over records (as `tt.complexity.Trajectory`), the last term, and ‖Φ‖ / √N now."""
+    return {"": state.complexity, "increment": state.increment, "feature_norm": state.feature_norm}

@@ -1,0 +1,85 @@
+"""Takes the measures of a model, now and compared with the start."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from torchtangent.jacobians.inputs import TangentWarning
+from torchtangent.probe.measures import MEASURES, Missing
+from torchtangent.probe.state import State, Undefined, View, in_eval
+
+Numbers = dict[str, float | list[float] | None]
+
+_START = ("params", "kernel", "activity", "feature_norm", "complexity")  # what later states are compared with
+_BEFORE = ("params", "feature_norm", "complexity")
+
+
+class Observer:
+    """A model, its probe sets and what is measured. All is measured once at the start, so that what fails fails then.
+
+    Args:
+        views: The probe sets, by what their keys begin with.
+        measures: The names of measures.
+
+    Attributes:
+        notes: Measures that the model does not have, and why.
+    """
+
+    def __init__(self, views: Mapping[str, View], measures: list[str]) -> None:
+        self.notes: dict[str, str] = {}
+        self._views, self._measures = views, measures
+        self._keys: dict[str, list[str]] = {}  # that a measure gives
+        states = {prefix: State(view) for prefix, view in views.items()}
+        _, finite = self._take(states)
+        if not finite:
+            raise ValueError("The network has NaN or infinity at the start: there is nothing to compare with later.")
+        self._start = {prefix: state.forget(*_START) for prefix, state in states.items()}
+        self._before = self._start[""]
+
+    def now(self) -> tuple[Numbers, bool]:
+        """All numbers of this moment, and whether the network was finite."""
+        states = {prefix: State(view, self._start[prefix], self._before) for prefix, view in self._views.items()}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TangentWarning)  # said at the start
+            numbers, finite = self._take(states)
+        if finite:
+            self._before = states[""].forget(*_BEFORE)
+        return numbers, finite
+
+    def state_dict(self) -> dict[str, Any]:
+        """The start and the last record's weights, in tensors."""
+        return {
+            "start": {prefix: state.saved() for prefix, state in self._start.items()},
+            "before": self._before.saved(),
+        }
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Go on from what was saved."""
+        self._start = {prefix: State.restored(saved["start"][prefix]) for prefix in self._views}
+        self._before = State.restored(saved["before"])
+
+    def _take(self, states: Mapping[str, State]) -> tuple[Numbers, bool]:
+        numbers: Numbers = {}
+        for prefix, state in states.items():
+            with in_eval(state.view.model, state.view.names):
+                for name in self._measures:
+                    if MEASURES[name].held_out or not prefix:
+                        numbers |= self._measure(prefix, name, state)
+        return numbers, all(state.finite for state in states.values())
+
+    def _measure(self, prefix: str, name: str, state: State) -> Numbers:
+        key = prefix + name
+        try:
+            values = MEASURES[name].of(state)
+        except Missing as reason:
+            self.notes[name] = str(reason)
+            return {key: None}
+        except Undefined:
+            return dict.fromkeys(self._keys.get(key, [key]), math.nan)
+        parts = values if isinstance(values, Mapping) else {"": values}
+        found: Numbers = {f"{key}/{part}" if part else key: value.tolist() for part, value in parts.items()}
+        self._keys[key] = list(found)
+        return found

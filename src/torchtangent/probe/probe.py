@@ -1,0 +1,193 @@
+"""`TangentProbe`: the tangent kernel and what goes with it, measured while a network trains."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from functools import partial
+from time import perf_counter
+from typing import Any, SupportsIndex
+
+import numpy as np
+import torch
+from torch import nn
+
+from torchtangent.jacobians.inputs import Output
+from torchtangent.jacobians.select import Params, select
+from torchtangent.probe import callbacks
+from torchtangent.probe.measures import choose
+from torchtangent.probe.observer import Observer
+from torchtangent.probe.schedule import Steps, schedule
+from torchtangent.probe.state import View
+from torchtangent.probe.writers import Record, as_writer
+
+
+class TangentProbe:
+    """Measures of a network on a fixed probe set, taken at chosen steps of its training.
+
+    Make it before training: the network that it finds is the start, with which later ones are compared. It measures
+    in eval mode, BatchNorm at its running statistics, and leaves the model, its gradients and the random state as
+    they are: training goes on as it would without.
+
+    A record is a dict of `step`, `seconds` (what it cost), `finite`, and for every measure one or more numbers:
+
+    | key | |
+    |---|---|
+    | `spectrum/max`, `/mean`, `/2`, `/5`, … | eigenvalues of the kernel, centred per class |
+    | `effective_rank`, `trace_ratio/40`, … | of the same |
+    | `cka`, `cka/<layer>` | centred alignment with the labels, of the kernel and of each layer's |
+    | `kernel_alignment` | ⟨K, K₀⟩ / ‖K‖‖K₀‖ with the kernel at the start, uncentred |
+    | `representation_alignment`, `/features` | the same of the last layer's input: Gram matrices, second moments |
+    | `sign_similarity` | the part of ReLU outputs that are on or off as at the start |
+    | `distance/l2`, `/cosine` | ‖θ − θ₀‖ and 1 − ⟨θ, θ₀⟩ / ‖θ‖‖θ₀‖ |
+    | `complexity`, `/increment` | Σ_t ‖θ_{t+1} − θ_t‖ √(Tr K_t / N) over records, and its last term |
+    | `complexity/feature_norm` | √(Tr K / N) |
+    | `eigenvalues` | all of them; only if asked for |
+
+    Those of the held-out set begin with `test/`. Where the network has NaN or infinity, values are NaN and `finite` is
+    False. What the model does not have (ReLUs, a last linear layer) is None, and `notes` say so. A further measure is a
+    function with the decorator `torchtangent.probe.measure`.
+
+    A record costs a kernel (N, N, C, C) of each layer and set, and an eigendecomposition of size N·C; 100 samples do.
+
+    Args:
+        model: The network; the module itself, not a wrapper for several devices.
+        x: Inputs, as for `ntk`.
+        y: Labels, for `cka`: classes (N,) of C outputs, or a target for every output.
+        x_test: Held-out inputs.
+        y_test: Their labels.
+        steps: "log" for 0 and 5·⌊1.15ᵏ⌋, a number n for every n-th, the steps themselves, or a function of the step.
+        measures: Which measures, by name (see `MEASURES`); all but `eigenvalues` by default.
+        layers: Whether `cka` is also taken of each layer.
+        params: Which parameters count, by name pattern or predicate; by default those that are trainable now.
+        output: Which tensor of the model's result.
+        writers: Where records go besides memory: paths (JSON lines, appended), `SummaryWriter`s, functions of a record.
+        max_overhead: The part of the time, such as 0.05, that may be spent here. A record that would exceed it is
+            skipped, and its step noted in `skipped` and by the writers.
+
+    Attributes:
+        records: All records.
+        skipped: Steps that were left out because of `max_overhead`.
+        notes: Measures that this model does not have, and why.
+
+    Reference:
+        George, Deep networks training and generalization: insights from linearization, 2023, chapters 5 and 6.
+
+    >>> _ = torch.manual_seed(0)
+    >>> net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> probe = TangentProbe(net, torch.randn(6, 2), torch.tensor([0, 1, 0, 1, 0, 1]), measures=["cka", "distance"])
+    >>> record = probe.log(0)
+    >>> list(record)
+    ['step', 'seconds', 'finite', 'cka', 'cka/0', 'cka/2', 'distance/l2', 'distance/cosine']
+    >>> probe.log(1) is None, probe.series("distance/l2")
+    (True, (array([0]), array([0.])))
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        x: Any,
+        y: Any,
+        *,
+        x_test: Any = None,
+        y_test: Any = None,
+        steps: Steps = "log",
+        measures: str | Iterable[str] | None = None,
+        layers: bool = True,
+        params: Params = None,
+        output: Output = None,
+        writers: Iterable[Any] = (),
+        max_overhead: float | None = None,
+    ) -> None:
+        self._began = perf_counter()
+        if (x_test is None) != (y_test is None):
+            raise ValueError("x_test and y_test go together: a held-out set has inputs and labels.")
+        if max_overhead is not None and not 0 < max_overhead < 1:
+            raise ValueError(f"max_overhead={max_overhead} should be a part of the time, between 0 and 1.")
+        self.model = model
+        self.max_overhead = max_overhead
+        self.records: list[Record] = []
+        self.skipped: list[int] = []
+        self._due = schedule(steps)
+        self._latest: int | None = None  # the last step that was due
+        self._writers = [as_writer(one) for one in writers]
+        chosen = choose(measures)
+        see = partial(View, model, frozenset(select(model, params)), output, by_layer=layers and "cka" in chosen)
+        views = {"": see(x, y)} | ({} if x_test is None else {"test/": see(x_test, y_test, label="y_test")})
+        self._observer = Observer(views, chosen)
+        if measures is not None and self.notes:
+            name, reason = next(iter(self.notes.items()))
+            raise ValueError(f"measure {name!r} cannot be taken: {reason}")
+        self._spent = self._cost = perf_counter() - self._began
+
+    def log(self, step: SupportsIndex) -> Record | None:
+        """Measure, if this is one of the steps to measure at and was not measured already.
+
+        Returns:
+            The record, or None.
+        """
+        step = operator.index(step)
+        if step == self._latest or not self._due(step):
+            return None
+        self._latest = step
+        if self._too_costly():
+            self.skipped.append(step)
+            self._write({"step": step, "skipped": True})
+            return None
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()  # what training still computes is not the probe's
+        began = perf_counter()
+        values, finite = self._observer.now()
+        self._cost = perf_counter() - began
+        record = {"step": step, "seconds": self._cost, "finite": finite, **values}
+        self.records.append(record)
+        self._write(record)
+        self._spent += perf_counter() - began
+        return record
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """Measures that the model does not have, and why."""
+        return self._observer.notes
+
+    @property
+    def overhead(self) -> float:
+        """The part of the time since the probe was made that was spent in it."""
+        return self._spent / (perf_counter() - self._began)
+
+    def series(self, key: str) -> tuple[np.ndarray, np.ndarray]:
+        """Steps, and the values under a key at each: NaN for None, a row for a list."""
+        found = [(record["step"], record[key]) for record in self.records if key in record]
+        if not found:
+            keys = ", ".join(self.records[-1]) if self.records else "none, for nothing was logged yet"
+            raise KeyError(f"No record has {key!r}. The keys are: {keys}.")
+        steps, values = zip(*found, strict=True)
+        return np.array(steps), np.stack(np.broadcast_arrays(*(np.array(value, dtype=float) for value in values)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs, in tensors and numbers: the start, the weights at the last record, the records."""
+        return {"records": list(self.records), "skipped": list(self.skipped), "observer": self._observer.state_dict()}
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Go on from `state_dict()`. Steps that are measured again stand twice in a file: the later lines count."""
+        self.records, self.skipped = list(saved["records"]), list(saved["skipped"])
+        self._observer.load_state_dict(saved["observer"])
+
+    def lightning(self) -> Any:
+        """A Lightning callback that logs after every optimizer step; its state is saved in checkpoints."""
+        return callbacks.lightning(self)
+
+    def huggingface(self) -> Any:
+        """A callback for the Trainer of Hugging Face that logs after every optimizer step."""
+        return callbacks.huggingface(self)
+
+    def _write(self, record: Record) -> None:
+        for write in self._writers:
+            write(record)
+
+    def _too_costly(self) -> bool:
+        """Whether another record would exceed `max_overhead`; the first never does."""
+        if self.max_overhead is None or not self.records:
+            return False
+        elapsed = perf_counter() - self._began
+        return self._spent + self._cost > self.max_overhead * (elapsed + self._cost)

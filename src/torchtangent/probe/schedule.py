@@ -1,0 +1,50 @@
+"""When to measure: steps that are fixed beforehand."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable
+from typing import SupportsIndex
+
+Steps = str | SupportsIndex | Iterable[SupportsIndex] | Callable[[int], bool]
+
+_UNIT, _BASE = 5, 1.15
+
+
+def schedule(steps: Steps = "log") -> Callable[[int], bool]:
+    """Whether a step is one of those to measure at.
+
+    Args:
+        steps: "log", which is 0 and 5·⌊1.15ᵏ⌋ for k = 0, 1, …; a number n for every n-th; the steps themselves; or a
+            function of the step.
+
+    Reference:
+        The steps of George, Deep networks training and generalization, 2023, figure 6.2.
+
+    >>> [step for step in range(58) if schedule("log")(step)]
+    [0, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50]
+    """
+    if callable(steps):
+        return steps
+    if isinstance(steps, str):
+        if steps != "log":
+            raise ValueError(f"steps={steps!r} is not 'log', a number, the steps themselves or a function of the step.")
+        return _logarithmic
+    if isinstance(steps, Iterable):
+        chosen = frozenset(map(operator.index, steps))
+        if not chosen or min(chosen) < 0:
+            raise ValueError(f"steps should be some numbers from 0 on, got {sorted(chosen)}.")
+        return chosen.__contains__
+    every = operator.index(steps)
+    if every < 1:
+        raise ValueError(f"steps={every}: a number n stands for every n-th step and is at least 1.")
+    return lambda step: step % every == 0
+
+
+def _logarithmic(step: int) -> bool:
+    m, rest = divmod(step, _UNIT)
+    if rest or m < 1:
+        return step == 0
+    k = math.ceil(math.log(m, _BASE))  # the first with 1.15ᵏ ≥ m
+    return math.floor(_BASE**k) == m

@@ -1,0 +1,212 @@
+"""A model at one moment, seen through a probe set: what measures are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchtangent.jacobians.call import Network, pull_back, undisturbed
+from torchtangent.jacobians.inputs import Output
+from torchtangent.kernel.ntk import flatten, ntk
+from torchtangent.kernel.samples import Samples
+from torchtangent.probe.activity import Activity, activity, batches
+from torchtangent.probe.labels import as_targets
+from torchtangent.spectrum import center
+
+_NOISE = 30  # roundings of K below which what is left of it by centering cannot be told from zero
+
+
+class Undefined(ArithmeticError):
+    """A measure has no value at this moment."""
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A model, which trains, seen through a probe set, which stays.
+
+    Attributes:
+        model: The user's.
+        names: The parameters that count.
+        output: Which tensor of the model's result.
+        x: The inputs.
+        y: The labels.
+        by_layer: Whether the kernel of each layer is wanted.
+        label: What errors call the labels.
+    """
+
+    model: nn.Module
+    names: frozenset[str]
+    output: Output
+    x: Any
+    y: Any
+    by_layer: bool
+    label: str = "y"
+
+    @property
+    def params(self) -> dict[str, nn.Parameter]:
+        """The parameters that count."""
+        return {name: p for name, p in self.model.named_parameters() if name in self.names}
+
+    @property
+    def network(self) -> Network:
+        """The model as a function of its inputs."""
+        return Network(self.model, self.output)
+
+    @property
+    def samples(self) -> Samples:
+        """The inputs, for where the model is now."""
+        return Samples(self.x, next(iter(self.params.values())).device)
+
+
+class State:
+    """A model at one moment. Each quantity is computed when it is first asked for, and once.
+
+    Args:
+        view: The model and its probe set.
+        start: The state at the start of training; this one by default.
+        before: The state at the last record.
+
+    Attributes:
+        finite: Whether all that was computed was.
+    """
+
+    def __init__(self, view: View, start: State | None = None, before: State | None = None) -> None:
+        self.view = view
+        self.start = start or self
+        self.before = before or self
+        self.finite = True
+
+    @cached_property
+    def params(self) -> dict[str, Tensor]:
+        """θ, copied."""
+        found = {name: p.detach().clone() for name, p in self.view.params.items()}
+        self._check_finite(found.values())
+        return found
+
+    @cached_property
+    def activity(self) -> Activity:
+        """The outputs, the last representation, which ReLUs are on."""
+        seen = activity(self.view.network, self.view.samples)
+        self._check_finite([seen.outputs])
+        return seen
+
+    @cached_property
+    def targets(self) -> Float[Tensor, "N C"]:
+        """What the outputs should be, according to the labels."""
+        return as_targets(self.view.y, tuple(self.activity.outputs.shape), self.view.label)
+
+    @cached_property
+    def kernels(self) -> dict[str, Float[Tensor, "N N C C"]]:
+        """The kernel of each layer: of the parameters that one module holds."""
+        total: dict[str, Tensor] = {}
+        for name, K in self._ntk(per_layer=True).items():
+            layer = name.rpartition(".")[0] or type(self.view.model).__name__
+            total[layer] = total[layer] + K if layer in total else K
+        return total
+
+    @cached_property
+    def kernel(self) -> Float[Tensor, "N N C C"]:
+        """K, of all parameters."""
+        K = reduce(torch.add, self.kernels.values()) if self.view.by_layer else self._ntk()
+        self._check_finite([K])
+        return K
+
+    @cached_property
+    def eigenvalues(self) -> Float[Tensor, " K"]:
+        """All those of K centred per class, the largest first; zero where rounding made them negative."""
+        K = center(self.kernel).double()
+        rounding = torch.finfo(self.kernel.dtype).eps * torch.linalg.vector_norm(self.kernel, dtype=torch.float64)
+        if torch.linalg.vector_norm(K) <= _NOISE * rounding:
+            raise Undefined  # all samples have the same gradient: the network died
+        return torch.linalg.eigvalsh(flatten(K)).flip(0).clamp(min=0).to(self.kernel.dtype)
+
+    @cached_property
+    def feature_norm(self) -> Float[Tensor, ""]:
+        """‖Φ‖ / √N = √(Tr K / N)."""
+        return (flatten(self.kernel).trace() / len(self.kernel)).sqrt()
+
+    @cached_property
+    def increment(self) -> Float[Tensor, ""]:
+        """What the way from the last record to here adds to the complexity: ‖θ_{t+1} − θ_t‖ ‖Φ_t‖ / √N."""
+        return self.distance(self.before) * self.before.feature_norm
+
+    @cached_property
+    def complexity(self) -> Float[Tensor, ""]:
+        """The sum of increments until here."""
+        return self.increment if self.before is self else self.before.complexity + self.increment
+
+    def distance(self, other: State) -> Float[Tensor, ""]:
+        """‖θ − θ'‖."""
+        return norm({name: p - other.params[name].to(p) for name, p in self.params.items()})
+
+    def forget(self, *kept: str) -> State:
+        """Hold on to these alone: nothing else can be computed once the model has moved on."""
+        self.__dict__ = {name: value for name, value in vars(self).items() if name in kept}
+        return self
+
+    def saved(self) -> dict[str, Any]:
+        """What a state holds on to, in tensors."""
+        return {name: vars(value) if name == "activity" else value for name, value in vars(self).items()}
+
+    @classmethod
+    def restored(cls, saved: Mapping[str, Any]) -> State:
+        """A state that holds on to what was saved."""
+        state = cls.__new__(cls)
+        state.__dict__ = {name: Activity(**value) if name == "activity" else value for name, value in saved.items()}
+        return state
+
+    def _ntk(self, **options: Any) -> Any:
+        names, output = self.view.names, self.view.output
+        options |= {"params": lambda name, _: name in names, "output": output, "progress": False}
+        try:
+            return ntk(self.view.model, self.view.x, **options)
+        except ValueError:
+            self._check_finite([self.activity.outputs])
+            self._check_finite(self._gradient())
+            raise
+
+    def _gradient(self) -> Iterator[Tensor]:
+        """∂Σf/∂θ of one batch after the other."""
+        for x in batches(self.view.samples):
+            with undisturbed():
+                f = self.view.network(x)
+            yield from pull_back(f, self.view.params, torch.ones_like(f)).values()
+
+    def _check_finite(self, tensors: Iterable[Tensor]) -> None:
+        if not all(bool(torch.isfinite(t).all()) for t in tensors):
+            self.finite = False
+            raise Undefined
+
+
+@contextmanager
+def in_eval(model: nn.Module, names: frozenset[str]) -> Iterator[None]:
+    """Every module in eval mode, the named parameters differentiable, autocast off; afterwards all is as before.
+
+    Flags are set one by one: `model.eval()` runs whatever modules override it with, and has no inverse.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    flags = [(p, p.requires_grad) for name, p in model.named_parameters() if name in names]
+    try:
+        for module, _ in modes:
+            module.training = False
+        for p, _ in flags:
+            p.requires_grad_(True)  # one that was frozen meanwhile still counts
+        with torch.autocast(flags[0][0].device.type, enabled=False):
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        for p, flag in flags:
+            p.requires_grad_(flag)
+
+
+def norm(params: Mapping[str, Tensor]) -> Float[Tensor, ""]:
+    """The norm of all parameters together, in float64."""
+    return torch.stack([torch.linalg.vector_norm(p, dtype=torch.float64) for p in params.values()]).norm()

@@ -1,0 +1,64 @@
+"""Where records go besides memory: JSON lines, TensorBoard, any function."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+Writer = Callable[[Record], object]
+
+
+def as_writer(target: Any) -> Writer:
+    """A path for JSON lines, a `SummaryWriter` (anything with `add_scalar`), or any function of a record."""
+    if isinstance(target, str | os.PathLike):
+        return JsonLines(target)
+    if hasattr(target, "add_scalar"):
+        return TensorBoard(target)
+    if callable(target):
+        return target
+    raise TypeError(
+        f"A writer is a path (for JSON lines), a SummaryWriter or a function of a record, got {type(target).__name__}."
+    )
+
+
+class JsonLines:
+    """One record a line, appended to a file and closed; NaN and infinity, which JSON lacks, become null.
+
+    A line that an earlier process could not finish is dropped.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "ab+") as file:
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+
+    def __call__(self, record: Record) -> None:
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(_plain(record), allow_nan=False) + "\n")
+
+
+class TensorBoard:
+    """Every number of a record as a scalar `tangent/…`."""
+
+    def __init__(self, board: Any) -> None:
+        self.board = board
+
+    def __call__(self, record: Record) -> None:
+        for key, value in record.items():
+            if isinstance(value, float):
+                self.board.add_scalar(f"tangent/{key}", value, record["step"])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

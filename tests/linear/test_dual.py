@@ -1,0 +1,411 @@
+"""Training in function space against torch.optim.SGD on the linear model in parameter space, with the same batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import torchtangent as tt
+from torchtangent.linear import dual, trajectory
+from torchtangent.operators import LowRankOperator
+
+N, M, TARGETS = 24, 9, 3
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "bce": F.binary_cross_entropy_with_logits,
+    "cross-entropy": F.cross_entropy,
+    "mse": F.mse_loss,
+    "hinge": lambda f, y: torch.relu(1 - y * f).mean(),
+}
+RULES: dict[str, dict[str, Any]] = {
+    "plain": {"lr": 0.1},
+    "momentum": {"lr": 0.05, "momentum": 0.9},
+    "nesterov": {"lr": 0.05, "momentum": 0.8, "nesterov": True},
+    "decay": {"lr": 0.1, "weight_decay": 0.05},
+    "momentum and decay": {"lr": 0.05, "momentum": 0.7, "weight_decay": 0.1},
+    "all": {"lr": 0.08, "momentum": 0.9, "nesterov": True, "weight_decay": 0.02, "schedule": "linear"},
+}
+
+
+@dataclass
+class Problem:
+    """A linear model f₀ + J(θ − θ₀) with its test samples and targets."""
+
+    model: nn.Module
+    x: Tensor
+    theta0: Tensor
+    J: Tensor  # (N + M, C, P), by autograd
+    f0: Tensor  # (N + M, C)
+    y: Tensor  # as the user gives them, for N + M samples
+
+    @property
+    def kernel(self) -> dict[str, Tensor]:
+        """(N + M, N + M, C, C), in parts."""
+        K = torch.einsum("ncp,mep->nmce", self.J, self.J)
+        return {"K": K[:N, :N], "K_test": K[N:, :N]}
+
+    @property
+    def J0(self) -> Tensor:  # noqa: N802
+        return self.J @ self.theta0
+
+    def train(self, **options: Any) -> dual.SGD:
+        return dual.SGD(self.kernel["K"], self.y[:N], f0=self.f0[:N], J0=self.J0[:N], **options)
+
+    @property
+    def test(self) -> dict[str, Tensor]:
+        K_test = self.kernel["K_test"]
+        return {"K_test": K_test, "y_test": self.y[N:], "f0_test": self.f0[N:], "J0_test": self.J0[N:]}
+
+
+def labels(loss: str, outputs: int) -> Tensor:
+    if loss == "cross-entropy":
+        return torch.randint(outputs, (N + M, TARGETS))
+    shape = (N + M, outputs, TARGETS) if outputs > 1 else (N + M, TARGETS)
+    noise = torch.randn(shape, dtype=torch.float64)
+    return {"bce": (noise > 0).double(), "hinge": noise.sign(), "mse": noise}[loss]
+
+
+def problem(loss: str = "bce", outputs: int = 1) -> Problem:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, outputs)).double()
+    x = torch.randn(N + M, 5, dtype=torch.float64)
+    theta0 = torch.cat([p.detach().flatten() for p in model.parameters()])
+    return Problem(model, x, theta0, oracle.jacobian(model, x), model(x).detach(), labels(loss, outputs))
+
+
+def batches(steps: int) -> list[Tensor]:
+    """Four uneven batches an epoch; the samples of every other epoch are drawn with replacement."""
+    generator = torch.Generator().manual_seed(3)
+    found: list[Tensor] = []
+    for epoch in range(steps // 4):
+        order = torch.randperm(N, generator=generator)
+        if epoch % 2:
+            order = torch.randint(N, (N,), generator=generator)
+        found += order.split(7)
+    return found
+
+
+@cache
+def by_parameters(loss: str, outputs: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """For each rule θ (P, targets) by torch.optim.SGD, and the losses after each fifth of the steps.
+
+    All rules in one optimizer, as groups of parameters, to save time.
+    """
+    p, steps = problem(loss, outputs), batches(1000)
+    thetas = {rule: nn.Parameter(p.theta0[:, None].repeat(1, TARGETS)) for rule in RULES}
+    constant, linear = (lambda t: 1.0), (lambda t: 1 - t / len(steps))
+    factors = [linear if "schedule" in options else constant for options in RULES.values()]
+    groups = [{"params": [thetas[rule]], **options} for rule, options in RULES.items()]
+    optimizer = torch.optim.SGD([{k: v for k, v in group.items() if k != "schedule"} for group in groups])
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factors)
+    y = p.y if loss == "cross-entropy" or outputs > 1 else p.y[:, None]
+    all_y = torch.cat([y] * len(RULES), -1)
+
+    def f(index: Tensor | slice) -> Tensor:
+        return p.f0[index, :, None] + p.J[index] @ (torch.cat([*thetas.values()], 1) - p.theta0[:, None])
+
+    curves = []
+    for t, batch in enumerate(steps, 1):
+        optimizer.zero_grad()
+        (all_y.shape[-1] * LOSSES[loss](f(batch), all_y[batch])).backward()  # the sum of the targets' means
+        optimizer.step()
+        schedule.step()
+        if t % (len(steps) // 5) == 0:
+            for index in (slice(N), slice(N, None)):
+                g, z = f(index).detach(), all_y[index]
+                curves += [LOSSES[loss](g[..., k], z[..., k]) for k in range(all_y.shape[-1])]
+    found = torch.stack(curves).view(5, 2, len(RULES), TARGETS)
+    return {rule: (theta.detach(), found[:, :, i]) for i, (rule, theta) in enumerate(thetas.items())}
+
+
+def close(found: Tensor, expected: Tensor, tol: float = 1e-8) -> bool:
+    """Whether they agree in shape and, relative to the size of what is expected, in value."""
+    return found.shape == expected.shape and float((found - expected).norm()) <= tol * float(expected.norm())
+
+
+OUTPUTS = {"bce": 1, "hinge": 1, "mse": 3, "cross-entropy": 3}
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs", "rule"),
+    [*((loss, C, rule) for loss, C in OUTPUTS.items() for rule in RULES), ("mse", 1, "all")],
+)
+def test_follows_sgd_in_parameter_space(loss: str, outputs: int, rule: str) -> None:
+    p = problem(loss, outputs)
+    theta, curves = by_parameters(loss, outputs)[rule]
+    fit = p.train(loss=loss, **RULES[rule]).run(batches=batches(1000), epochs=5, **p.test)
+    change = theta - p.theta0[:, None]
+    assert change.norm() > 0.1  # something was learned
+
+    f = p.f0[..., None] + p.J @ change
+    f = f if outputs > 1 else f[:, 0]
+    assert fit.c.shape == f[:N].shape
+    assert close(fit.predict(p.kernel["K"], f0=p.f0[:N], J0=p.J0[:N]), f[:N])
+    assert close(fit.predict(p.kernel["K_test"], f0=p.f0[N:], J0=p.J0[N:]), f[N:])
+    assert close(fit.distance(float(p.theta0.norm())), change.norm(dim=0))
+    assert close(fit.train_loss, curves[:, 0])
+    assert fit.test_loss is not None
+    assert close(fit.test_loss, curves[:, 1])
+    J = tt.jacobian(p.model, p.x[:N])
+    for k in range(TARGETS):
+        assert close(torch.cat([t.flatten() for t in fit.to_parameters(J, target=k).values()]), theta[:, k])
+
+
+@pytest.mark.parametrize("loss", ["bce", "hinge", "cross-entropy"])
+def test_accuracies(loss: str) -> None:
+    outputs = 3 if loss == "cross-entropy" else 1
+    p = problem(loss, outputs)
+    fit = p.train(loss=loss, lr=0.2).run(epochs=7, batch_size=5, **p.test)
+    for index, K, found in (
+        (slice(N), "K", fit.train_accuracy),
+        (slice(N, None), "K_test", fit.test_accuracy),
+    ):
+        f, y = fit.predict(p.kernel[K], f0=p.f0[index], J0=p.J0[index]), p.y[index]
+        right = f.argmax(1) == y if outputs > 1 else (f > 0) == (y > 0)
+        assert 0 < right.double().mean() < 1
+        assert found is not None
+        assert found.shape == (7, TARGETS)
+        assert close(found[-1], right.double().mean(0))
+    assert problem("mse").train(loss="mse", lr=0.1).run().train_accuracy is None
+
+
+def test_targets_at_once_are_targets_one_by_one() -> None:
+    p, rule = problem("cross-entropy", 3), {"loss": "cross-entropy", **RULES["all"]}
+    at_once = p.train(**rule).run(epochs=9, batch_size=5, **p.test)
+    assert at_once.test_loss is not None
+    for k in range(TARGETS):
+        alone = dual.SGD(p.kernel["K"], p.y[:N, k], f0=p.f0[:N], J0=p.J0[:N], **rule)
+        fit = alone.run(epochs=9, batch_size=5, **{**p.test, "y_test": p.y[N:, k]})
+        assert close(fit.c, at_once.c[..., k], 1e-12)
+        assert close(fit.train_loss, at_once.train_loss[:, k], 1e-12)
+        assert fit.test_loss is not None
+        assert close(fit.test_loss, at_once.test_loss[:, k], 1e-12)
+        assert close(fit.distance(2.0), at_once.distance(2.0)[k], 1e-12)
+        J = tt.jacobian(p.model, p.x[:N])
+        assert all(
+            torch.allclose(u, v, rtol=1e-12)
+            for u, v in zip(fit.to_parameters(J).values(), at_once.to_parameters(J, target=k).values(), strict=True)
+        )
+
+
+def kernels(p: Problem, folder: Path) -> dict[str, Any]:
+    """The same kernel, in all the ways that it may be given."""
+    K = p.kernel["K"]
+    flat = tt.flatten(K)
+    np.save(folder / "kernel.npy", K.numpy())
+    features = tt.sketch.Features(p.J[:N].flatten(0, 1), error=0.0, trace_error=0.0, extend=lambda x: x)
+    return {
+        "tensor": K,
+        "matrix": flat,
+        "array": flat.numpy(),
+        "file": np.load(folder / "kernel.npy", mmap_mode="r"),
+        "operator": tt.sketch.operator(p.model, p.x[:N]),
+        "low rank": LowRankOperator(p.J[:N].flatten(0, 1).T),
+        "features": features,
+    }
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_every_kind_of_kernel(outputs: int, tmp_path: Path) -> None:
+    p = problem("mse", outputs)
+    expected = p.train(loss="mse", **RULES["nesterov"]).run(epochs=3, batch_size=5)
+    for name, K in kernels(p, tmp_path).items():
+        fit = dual.SGD(K, p.y[:N], f0=p.f0[:N], loss="mse", **RULES["nesterov"]).run(epochs=3, batch_size=5)
+        assert close(fit.c, expected.c, 1e-11), name
+        assert close(fit.predict(K, f0=p.f0[:N]), expected.predict(p.kernel["K"], f0=p.f0[:N]), 1e-11), name
+
+
+@pytest.mark.parametrize("rows", [1, 10, 40, 10**6])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_the_number_of_rows_at_a_time_does_not_matter(outputs: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = problem("mse", outputs)
+    sgd = p.train(loss="mse", **RULES["all"])
+    expected = sgd.run(batches=batches(20))
+    monkeypatch.setattr(trajectory, "_ROWS", rows)
+    assert close(sgd.run(batches=batches(20)).c, expected.c, 1e-12)
+
+
+def test_batches_are_drawn_by_the_seed() -> None:
+    """Each epoch all samples in a new order, the same for every kernel."""
+    sgd = problem().train(lr=0.1)
+    generator = torch.Generator().manual_seed(5)
+    order = [b for _ in range(3) for b in torch.randperm(N, generator=generator).split(7)]
+    assert torch.equal(sgd.run(epochs=3, batch_size=7, seed=5).c, sgd.run(epochs=3, batches=order).c)
+    whole = [b for b in order if len(b) == 7]
+    assert torch.equal(sgd.run(epochs=3, batch_size=7, seed=5, drop_last=True).c, sgd.run(epochs=3, batches=whole).c)
+    assert not torch.equal(sgd.run(epochs=3, batch_size=7, seed=6).c, sgd.run(epochs=3, batches=order).c)
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"),
+    [("linear", lambda t: 1 - t / 20), ("cosine", lambda t: np.cos(np.pi * t / 40) ** 2), ("constant", lambda t: 1)],
+)
+def test_schedules_by_name(name: str, factor: Callable[[int], float]) -> None:
+    p = problem()
+    found, expected = (p.train(lr=0.3, schedule=s).run(epochs=5, batch_size=7) for s in (name, factor))
+    assert close(found.c, expected.c, 1e-12)
+
+
+def test_without_f0_the_outputs_start_at_zero() -> None:
+    p = problem()
+    K = p.kernel["K"]
+    fit = dual.SGD(K, p.y[:N], lr=0.1, momentum=0.9).run(epochs=4)
+    zero = dual.SGD(K, p.y[:N], f0=torch.zeros(N), lr=0.1, momentum=0.9).run(epochs=4)
+    assert torch.equal(fit.c, zero.c)
+    assert torch.equal(fit.predict(K), zero.predict(K, f0=torch.zeros(N)))
+    assert fit.a == 0
+    assert fit.test_loss is fit.test_accuracy is None
+
+
+def test_float32() -> None:
+    p = problem("mse")
+    exact = p.train(loss="mse", **RULES["all"]).run(batches=batches(1000), epochs=5)
+    K = p.kernel["K"].float()
+    rough = dual.SGD(K, p.y[:N], f0=p.f0[:N], J0=p.J0[:N], loss="mse", **RULES["all"]).run(
+        batches=batches(1000), epochs=5
+    )
+    assert rough.c.dtype == rough.train_loss.dtype == torch.float32
+    assert close(rough.train_loss.double(), exact.train_loss, 1e-5)
+    f, g = rough.predict(K, f0=p.f0[:N], J0=p.J0[:N]), exact.predict(p.kernel["K"], f0=p.f0[:N], J0=p.J0[:N])
+    assert close(f.double(), g, 1e-5)
+
+
+def test_theta0_elsewhere_and_labels_of_any_dtype() -> None:
+    """θ₀ may be given, also as a dict, where the model has moved on; labels may be integers or booleans."""
+    p = problem()
+    fit = dual.SGD(p.kernel["K"], p.y[:N, 0] > 0, lr=0.1).run()
+    other = dual.SGD(p.kernel["K"], p.y[:N, 0].int(), lr=0.1).run()
+    assert torch.equal(fit.c, other.c)
+    J = tt.jacobian(p.model, p.x[:N])
+    named = {n: torch.zeros_like(q) for n, q in p.model.named_parameters()}
+    change = J.T @ fit.c[:, None]
+    assert torch.equal(torch.cat([v.flatten() for v in fit.to_parameters(J, named).values()]), change)
+    assert close(fit.distance(), change.norm(), 1e-12)
+
+
+def test_progress() -> None:
+    seen: list[tuple[int, int]] = []
+    problem().train(lr=0.1).run(epochs=3, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_divergence_is_said() -> None:
+    p = problem("mse")
+    K, y = p.kernel["K"][..., 0, 0].float(), torch.zeros(N, 2)
+    bound = N / float(torch.linalg.eigvalsh(K)[-1])
+    y[:, 1] = p.y[:N, 0]
+    y[0, 0] = 1e-30  # so small that it takes longer
+    with pytest.raises(FloatingPointError, match=r"epoch \d+, after step \d+, the loss of 1 of 2 targets \(first: 1\)"):
+        dual.SGD(K, y, loss="mse", lr=2 * bound).run(epochs=200, batch_size=N)
+    with pytest.raises(FloatingPointError, match=f"Lower lr, which is .* below {bound:.2g}"):
+        dual.SGD(K, y, loss="mse", lr=1.1 * bound).run(epochs=400, batch_size=N)
+    dual.SGD(K, y, loss="mse", lr=0.9 * bound).run(epochs=400, batch_size=N)
+    K[3, 3] = torch.nan
+    with pytest.raises(ValueError, match="K has NaN"):
+        dual.SGD(K, y, loss="mse", lr=0.1).run()
+
+
+BAD: dict[str, tuple[str, dict[str, Any]]] = {
+    "loss='mae' is not known": ("bce", {"loss": "mae"}),
+    r"loss='bce' takes labels 0 and 1; y has -1\.0 \(sample \d+, target \d\).*\(y \+ 1\) / 2": (
+        "hinge",
+        {"loss": "bce"},
+    ),
+    r"loss='hinge' takes labels -1 and 1; y has 0\.0.*2 \* y - 1": ("bce", {"loss": "hinge"}),
+    "needs a kernel with at least two outputs": ("bce", {"loss": "cross-entropy"}),
+    "lr must be a finite number": ("bce", {"lr": -1.0}),
+    "momentum must be a finite number": ("bce", {"momentum": float("nan")}),
+    "nesterov=True needs momentum": ("bce", {"nesterov": True}),
+    "weight_decay draws θ to zero": ("bce", {"weight_decay": 0.1, "J0": None}),
+    "schedule='step' is not known": ("bce", {"schedule": "step"}),
+    r"f0 must have a value for each sample and output, \(24, 1\); got shape \(33, 1\)": (
+        "bce",
+        {"f0": torch.ones(33, 1)},
+    ),
+    r"J0 must have a value": ("bce", {"J0": torch.ones(24, 2)}),
+    "y has nan": ("mse", {"loss": "mse", "y": torch.full((N,), torch.nan)}),
+    "y is constant": ("bce", {"y": torch.ones(N)}),
+    r"1 of 2 \(first: 1\) are constant": ("bce", {"y": torch.stack([torch.arange(N) % 2, torch.ones(N)], 1)}),
+    r"needs y of shape \(24,\), or \(24, K\) for K targets at once; got \(24, 2, 2\)": (
+        "bce",
+        {"y": torch.ones(N, 2, 2)},
+    ),
+    r"K of shape \(24, 24\) and 23 labels do not fit": ("bce", {"y": torch.ones(23)}),
+    "K must be the kernel of the training samples": ("bce", {"K": torch.ones(24, 25)}),
+    "K is not symmetric": ("bce", {"K": torch.rand(24, 24)}),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_errors(message: str) -> None:
+    loss, options = BAD[message]
+    p = problem(loss)
+    given = {"K": p.kernel["K"][..., 0, 0], "y": p.y[:N], "f0": p.f0[:N], "J0": p.J0[:N], "lr": 0.1, **options}
+    with pytest.raises(ValueError, match=message):
+        dual.SGD(given.pop("K"), given.pop("y"), **given)
+
+
+def test_errors_of_classes() -> None:
+    p = problem("cross-entropy", 3)
+    K = p.kernel["K"]
+    for y, message in {
+        r"integer classes.*dtype torch.float32.*y\.argmax": torch.ones(N, 3),
+        r"takes integer classes from 0 to C − 1; y has 3 \(sample 0\)": torch.full((N,), 3),
+        "y has -1": torch.full((N,), -1),
+        "y is constant": torch.ones(N).long(),
+    }.items():
+        with pytest.raises(ValueError, match=y):
+            dual.SGD(K, message, loss="cross-entropy", lr=0.1)
+    with pytest.raises(ValueError, match=r"needs y of shape \(24, 3\), or \(24, 3, K\)"):
+        dual.SGD(K, torch.ones(N), loss="mse", lr=0.1)
+
+
+RUN: dict[str, dict[str, Any]] = {
+    "epochs must be at least 1": {"epochs": 0},
+    "batch_size must be at least 1": {"batch_size": 0},
+    "drop_last leaves no batch": {"drop_last": True},
+    r"2 batches cannot be divided into epochs=3": {"epochs": 3, "batches": [torch.arange(2)] * 2},
+    r"batches\[1\] must be indices of the 24 samples, got 0 to 24": {"batches": [torch.arange(2), torch.arange(25)]},
+    r"batches\[0\] must be a list of samples": {"batches": [torch.ones(2)]},
+    "need both K_test and y_test": {"y_test": None},
+    "so f0_test, the network's outputs on the other samples, is needed": {"f0_test": None},
+    "so J0_test, Jθ₀ on the other samples, is needed": {"J0_test": None},
+    r"f0_test must have a value for each sample and output, \(9, 1\)": {"f0_test": torch.ones(2, 1)},
+    r"K_test must be the kernel of other samples.*24 columns": {"K_test": torch.ones(9, 23)},
+    r"needs y_test of shape \(9,\)": {"y_test": torch.ones(8)},
+    r"takes labels 0 and 1; y_test has 2\.0": {"y_test": torch.full((9, 3), 2.0)},
+    "y has 3 targets, y_test 1": {"y_test": torch.ones(9, 1)},
+}
+
+
+@pytest.mark.parametrize("message", RUN)
+def test_errors_of_run(message: str) -> None:
+    p = problem()
+    with pytest.raises(ValueError, match=message):
+        p.train(lr=0.1, weight_decay=0.1).run(**{**p.test, **RUN[message]})
+
+
+def test_errors_of_a_fit() -> None:
+    p = problem()
+    fit = p.train(lr=0.1, weight_decay=0.1).run()
+    with pytest.raises(ValueError, match="distance depends on ‖θ₀‖"):
+        fit.distance()
+    with pytest.raises(ValueError, match="There are 3 targets"):
+        fit.to_parameters(tt.jacobian(p.model, p.x[:N]))
+    with pytest.raises(ValueError, match=r"The Jacobian has outputs \(33, 1\), but c has 24"):
+        fit.to_parameters(tt.jacobian(p.model, p.x), target=0)
+    with pytest.raises(ValueError, match="so f0, the network's outputs"):
+        fit.predict(p.kernel["K_test"])
+    unbiased = dual.SGD(p.kernel["K"], p.y[:N], lr=0.1).run()
+    with pytest.raises(ValueError, match="f0 is given, but training had no f0"):
+        unbiased.predict(p.kernel["K_test"], f0=p.f0[N:])

@@ -1,0 +1,521 @@
+"""f(θ₀) + J(θ − θ₀) as a module: against the oracle on the whole zoo, and as a good citizen of torch."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pytest
+import torch
+from cases import ZOO, Case, Wired
+from oracle import assert_close
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import torchtangent as tt
+from torchtangent.linear import Linearized, linearize
+
+SMOOTH = ["residual-gelu", "vision-transformer", "layernorm", "lstm", "transformer-batch-first-prenorm", "weight-norm"]
+SLOW = ["embedding-padding", "embedding-bag", "weight-norm", "no-grad-stem", "checkpointed", "custom-function"]
+
+
+def moved(lin: Linearized, scale: float = 1.0) -> Linearized:
+    """Away from the point of expansion, the same way every time."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in lin.parameters():
+            p.add_(scale * torch.randn(p.shape, generator=generator).to(p))
+    return lin
+
+
+def flat(lin: Linearized) -> Tensor:
+    """θ − θ₀ as one vector."""
+    return torch.cat([d.detach().flatten() for d in lin.displacement().values()])
+
+
+def gradient(lin: nn.Module, inputs: Any, u: Tensor) -> Tensor:
+    """Jᵀu, by backward."""
+    lin.zero_grad()
+    oracle.forward(lin, inputs).backward(u)
+    grads = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in lin.parameters()]
+    return torch.cat([g.flatten() for g in grads])
+
+
+def conv_net(dtype: torch.dtype = torch.float64) -> nn.Sequential:
+    """Convolution, BatchNorm with statistics of its own, dropout: eval mode differs from training mode."""
+    net = nn.Sequential(
+        nn.Conv2d(1, 2, 2), nn.BatchNorm2d(2), nn.Tanh(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(8, 3)
+    )
+    net[1].running_mean.normal_()
+    net[1].running_var.uniform_(0.5, 2)
+    return net.to(dtype).eval()
+
+
+X = torch.randn(4, 1, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+# ------------------------------------------------------------------------------------------- against the oracle
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())
+def test_it_is_the_expansion(case: Case) -> None:
+    model, x, output = case.build()
+    f0, J = oracle.outputs(model, x, output), oracle.jacobian(model, x, output)
+    lin = linearize(model, output=output)
+    assert_close(oracle.forward(lin, x), f0)
+    u = torch.randn_like(f0)
+    at_start = gradient(lin, x, u)
+    assert_close(at_start, torch.einsum("k,kp->p", u.flatten(), J.flatten(0, -2)))
+    moved(lin)
+    assert_close(oracle.forward(lin, x), f0 + J @ flat(lin))
+    assert_close(gradient(lin, x, u), at_start)
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("name", ["lenet", "batchnorm2d", "tied-embedding-and-output", *SLOW, *SMOOTH])
+def test_float32_and_no_bias(name: str) -> None:
+    """Single precision takes other kernels (of LSTM and attention)."""
+    model, x, output = ZOO[name].build()
+    J = oracle.jacobian(model, x, output)
+    small, x32, _ = ZOO[name].build(torch.float32)
+    lin = moved(linearize(small, bias=False, output=output))
+    assert_close(oracle.forward(lin, x32), J @ flat(lin).double(), 1e-5)
+    with torch.no_grad():
+        assert_close(oracle.forward(lin, x32), J @ flat(lin).double(), 1e-5)
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("name", SMOOTH)
+def test_it_tracks_the_network_to_second_order(name: str) -> None:
+    model, x, _ = ZOO[name].build()
+    errors = []
+    for scale in (2e-3, 1e-3):
+        lin, there = moved(linearize(model), scale), copy.deepcopy(model) if name != "weight-norm" else model
+        there.load_state_dict(dict(lin.named_parameters()), strict=False)
+        errors.append((oracle.forward(lin, x) - oracle.forward(there, x)).norm().item())
+        model = ZOO[name].build().model
+    assert errors[1] < 1e-4
+    assert 3.8 < errors[0] / errors[1] < 4.2
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize(
+    "name", ["mlp", "lenet", "vision-transformer", "lstm", "weight-norm", "custom-function", "checkpointed"]
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_gradients_flow_to_the_input(name: str, bias: bool) -> None:
+    model, x, _ = ZOO[name].build()
+    lin = moved(linearize(model, bias=bias))
+    x.requires_grad_()
+    y = lin(x)
+    u = torch.randn_like(y)
+    (got,) = torch.autograd.grad(y, x, u)
+    f, parameters = model(x), list(oracle.trainable(model).values())
+    rows = [torch.autograd.grad(entry, parameters, create_graph=True) for entry in f.flatten()]
+    w = torch.stack([torch.cat([g.flatten() for g in row]) @ flat(lin) for row in rows]).view_as(f)
+    assert_close(got, torch.autograd.grad(f + w if bias else w, x, u)[0])
+    assert lin.displacement().keys() == dict(model.named_parameters()).keys()
+
+
+def test_gradient_descent_is_that_of_the_linear_model() -> None:
+    model = conv_net()
+    f0, J, y = oracle.outputs(model, X), oracle.jacobian(model, X).flatten(0, 1), torch.randn(4, 3).double()
+    lin = linearize(model)
+    optimizer = torch.optim.SGD(lin.parameters(), lr=0.1, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+    theta, velocity = torch.zeros(J.shape[1]).double(), torch.zeros(J.shape[1]).double()
+    for _ in range(20):
+        optimizer.zero_grad()
+        F.mse_loss(lin(X), y).backward()
+        velocity = 0.9 * velocity + J.T @ (2 * (f0.flatten() + J @ theta - y.flatten()) / y.numel())
+        theta = theta - optimizer.param_groups[0]["lr"] * velocity
+        optimizer.step()
+        schedule.step()
+    assert_close(flat(lin), theta)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_its_kernel_is_the_network_s_wherever_it_is() -> None:
+    model = conv_net()
+    assert_close(tt.ntk(moved(linearize(model)), X), oracle_kernel(model))
+
+
+def oracle_kernel(model: nn.Module) -> Tensor:
+    J = oracle.jacobian(model, X)
+    return torch.einsum("ncp,mep->nmce", J, J)
+
+
+# ------------------------------------------------------------------------------------------ the point of expansion
+
+
+def test_at_a_state_dict_with_its_statistics() -> None:
+    model, other = conv_net(), conv_net()
+    before = copy.deepcopy(model.state_dict())
+    lin = moved(linearize(model, other.state_dict()))
+    assert_close(lin(X), oracle.outputs(other, X) + oracle.jacobian(other, X) @ flat(lin))
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+
+
+def test_at_parameters_alone_keeps_the_statistics() -> None:
+    model, other = conv_net(), conv_net()
+    lin = linearize(model, dict(other.named_parameters()))
+    other[1].load_state_dict({name: b for name, b in model[1].named_buffers()}, strict=False)
+    assert_close(lin(X), oracle.outputs(other, X))
+
+
+def test_at_a_safetensors_file(tmp_path: Path) -> None:
+    model, other = conv_net(), conv_net()
+    save_file(other.state_dict(), tmp_path / "there.safetensors")
+    assert_close(linearize(model, tmp_path / "there.safetensors")(X), oracle.outputs(other, X))
+    assert_close(linearize(model, str(tmp_path / "there.safetensors"))(X), oracle.outputs(other, X))
+
+
+def test_at_needs_one_name_of_a_tied_weight() -> None:
+    model, x, _ = ZOO["tied-embedding-and-output"].build()
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.table.weight.add_(1)
+    state = other.state_dict()
+    del state["table.weight"]
+    assert_close(linearize(model, state)(x), oracle.outputs(other, x))
+
+
+class Bomb:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable, tuple]:
+        return Path.touch, (self.path,)
+
+
+def test_at_never_unpickles(tmp_path: Path) -> None:
+    (tmp_path / "model.pt").write_bytes(pickle.dumps(Bomb(tmp_path / "exploded")))
+    with pytest.raises(ValueError, match=r"model\.pt' is not a safetensors file .* weights_only=True"):
+        linearize(conv_net(), tmp_path / "model.pt")
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_at_that_does_not_fit_is_named() -> None:
+    state = conv_net().state_dict()
+    state["5.wait"] = state.pop("5.weight")
+    with pytest.raises(ValueError, match=r"does not fit Sequential: missing 5\.weight, unexpected 5\.wait\. "):
+        linearize(conv_net(), state)
+    with pytest.raises(RuntimeError, match=r"size mismatch for 5\.bias"):
+        linearize(conv_net(), conv_net().state_dict() | {"5.bias": torch.zeros(7)})
+    with pytest.raises(TypeError, match="state dict or the path of a safetensors file, got a list"):
+        linearize(conv_net(), [1])
+
+
+# ------------------------------------------------------------------------------------------ parameters and outputs
+
+
+def test_names_are_those_of_the_model() -> None:
+    model = nn.Sequential()
+    model.add_module("layer1", nn.Sequential(nn.Linear(3, 3), nn.ModuleDict({"conv": nn.Linear(3, 2)})["conv"]))
+    lin = linearize(model)
+    assert list(dict(lin.named_parameters())) == list(dict(model.named_parameters()))
+    assert list(dict(linearize(nn.Linear(3, 2)).named_parameters())) == ["weight", "bias"]
+    tied = ZOO["tied-linears"].build().model
+    assert list(dict(linearize(tied).named_parameters())) == list(dict(tied.named_parameters()))
+
+
+def test_frozen_and_unchosen_parameters_are_constants() -> None:
+    model, x, _ = ZOO["frozen-layer"].build()
+    assert "2.weight" not in dict(linearize(model).named_parameters())
+    lin = moved(linearize(model, params="4.*"))
+    assert list(lin.displacement()) == ["4.weight", "4.bias"]
+    J = oracle.jacobian(model, x, keep=lambda name, _: name.startswith("4."))
+    assert_close(lin(x), oracle.outputs(model, x) + J @ flat(lin))
+
+
+def test_a_parameter_that_is_frozen_later_keeps_its_displacement() -> None:
+    model = conv_net()
+    lin = moved(linearize(model))
+    y = lin(X)
+    lin.get_parameter("0.weight").requires_grad_(False)
+    assert_close(lin(X), y.detach(), 0)
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (5, 2), (5, 2, 2, 1)])
+def test_the_output_keeps_its_shape(shape: tuple[int, ...]) -> None:
+    def wiring(self: Wired, x: Tensor) -> Tensor:
+        y = torch.tanh(self.lin(x))
+        return y.mean() if shape == () else y[:, : 1 if len(shape) == 1 else 4].reshape(shape)
+
+    model, x = Wired(wiring, lin=nn.Linear(3, 4)).double(), torch.randn(5, 3).double()
+    lin = moved(linearize(model))
+    assert lin(x).shape == shape
+    f = model(x)
+    rows = [torch.autograd.grad(entry, list(model.parameters()), retain_graph=True) for entry in f.flatten()]
+    w = torch.stack([torch.cat([g.flatten() for g in row]) @ flat(lin) for row in rows]).view_as(f)
+    assert_close(lin(x), f.detach() + w)
+
+
+def test_outputs_are_picked_by_key_attribute_or_logits() -> None:
+    model, x, _ = ZOO["language-model"].build()
+    assert_close(linearize(model)(**x), oracle.outputs(model, x, lambda y: y.logits))
+    assert_close(linearize(model, output="hidden")(**x), oracle.outputs(model, x, lambda y: y.hidden))
+    model, x, _ = ZOO["dict-output"].build()
+    assert_close(linearize(model, output="features")(x), oracle.outputs(model, x, lambda y: y["features"]))
+    with pytest.raises(ValueError, match="has no 'loss' for output='loss'"):
+        linearize(model, output="loss")(x)
+    model, x, _ = ZOO["tuple-output"].build()
+    with pytest.raises(ValueError, match=r"output is a tuple, not a floating-point tensor\. Pass output="):
+        linearize(model)(x)
+    with pytest.raises(ValueError, match=r"output is a tensor of torch\.int64"):
+        linearize(model, output=lambda y: y[1].argmax(1))(x)
+
+
+def test_a_network_may_ask_for_its_own_parameters() -> None:
+    """As Hugging Face models do for their dtype; a backbone may be all frozen."""
+
+    def wiring(self: Wired, x: Tensor) -> Tensor:
+        x = x.to(next(self.stem.parameters()).dtype)
+        return self.head(torch.tanh(self.stem(x))) * sum(p.sum() for p in self.head.parameters())
+
+    model = Wired(wiring, stem=nn.Linear(3, 4), head=nn.Linear(4, 2)).double()
+    model.stem.requires_grad_(False)
+    x = torch.randn(5, 3)
+    lin = moved(linearize(model))
+    assert_close(lin(x), oracle.outputs(model, x) + oracle.jacobian(model, x) @ flat(lin))
+    assert list(lin.theta0.parameters()) == []
+
+
+def test_sparse_gradients_stay_sparse() -> None:
+    model, x, _ = ZOO["embedding-sparse"].build()
+    lin = linearize(model)
+    lin(x).sum().backward()
+    assert lin.get_parameter("0.weight").grad.is_sparse
+
+
+# --------------------------------------------------------------------------------------------------- independence
+
+
+def test_the_model_is_left_alone_and_lets_go() -> None:
+    model = conv_net().train()
+    model[5].weight.grad = torch.ones_like(model[5].weight)
+    state = copy.deepcopy(model.state_dict())
+    lin = moved(linearize(model))
+    y = lin(X)
+    y.sum().backward()
+    assert model.training
+    assert all(torch.equal(state[name], t) for name, t in model.state_dict().items())
+    assert torch.equal(model[5].weight.grad, torch.ones_like(model[5].weight))
+    assert model[0].weight.grad is None
+    with torch.no_grad():
+        for t in [*model.parameters(), model[1].running_mean]:
+            t.add_(1)
+    assert_close(lin(X), y.detach(), 0)
+
+
+def test_train_leaves_the_network_in_eval() -> None:
+    model = conv_net()
+    f = oracle.outputs(model, X)
+    lin = linearize(model.train())
+    whole = nn.Sequential(lin, nn.Dropout())
+    whole.train()
+    assert lin.training
+    assert not any(module.training for module in lin.theta0.modules())
+    assert_close(lin(X), f)
+    assert_close(lin.theta0[1].running_mean, model[1].running_mean, 0)
+    assert not lin.eval().training
+
+
+def test_a_copy_is_independent() -> None:
+    lin = moved(linearize(conv_net()))
+    y = lin(X)
+    twin = copy.deepcopy(lin)
+    assert_close(twin(X), y.detach(), 0)
+    with torch.no_grad():
+        twin.get_parameter("0.weight").add_(1)
+        twin.theta0.get_buffer("5.bias").add_(1)
+    assert (twin(X) - y).abs().min() > 0
+    assert_close(lin(X), y.detach(), 0)
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("name", ["lstm", "tied-embedding-and-output", "orthogonal", "weight-norm-old"])
+def test_a_used_network_can_be_copied_and_moved(name: str) -> None:
+    model, x, output = ZOO[name].build(torch.float32)
+    oracle.forward(model, x)
+    lin = moved(linearize(model, output=output))
+    y = oracle.forward(lin, x).detach()
+    if name != "weight-norm-old":  # torch itself cannot copy it once it was called
+        lin = copy.deepcopy(lin)
+        assert_close(oracle.forward(lin, x), y, 0)
+    lin.double()
+    assert_close(oracle.forward(lin, x.double() if x.is_floating_point() else x), y, 1e-5)
+    assert all(t.dtype == torch.float64 for t in lin.state_dict().values() if t.is_floating_point())
+
+
+@pytest.mark.parametrize("name", ["batchnorm2d", "tied-embedding-and-output", "frozen-layer"])
+def test_the_state_dict_holds_the_whole_function(name: str, tmp_path: Path) -> None:
+    model, x, _ = ZOO[name].build()
+    lin = moved(linearize(model))
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for t in other.state_dict().values():
+            if t.is_floating_point():
+                t.add_(1)
+    twin = linearize(other)
+    assert (twin(x) - lin(x)).abs().max() > 0.1
+    save_file({name: t.clone() for name, t in lin.state_dict().items()}, tmp_path / "lin.safetensors")
+    twin.load_state_dict(load_file(tmp_path / "lin.safetensors"))
+    assert_close(twin(x), lin(x).detach(), 0)
+    assert set(lin.state_dict()) == {*dict(lin.named_parameters()), *(f"theta0.{key}" for key in model.state_dict())}
+
+
+def test_trained_weights_go_back_into_the_network() -> None:
+    model = conv_net()
+    lin = moved(linearize(model))
+    model.load_state_dict(lin.state_dict(), strict=False)
+    assert all(torch.equal(p, lin.get_parameter(name)) for name, p in model.named_parameters())
+
+
+# ------------------------------------------------------------------------------------------------- torch's own tools
+
+
+def test_the_primal_records_no_graph_and_runs_once() -> None:
+    model, calls = conv_net(), []
+    model[0].register_forward_hook(lambda *_: calls.append(1))
+    lin = linearize(model)
+    lin(X)
+    calls.clear()
+    total = lin(X).grad_fn
+    assert len(calls) == 1
+    assert total.next_functions[0][0] is None  # f(θ₀); the other is J(θ − θ₀)
+    assert total.next_functions[1][0] is not None
+
+
+def test_autocast() -> None:
+    lin = moved(linearize(conv_net(torch.float32)), 0.1)
+    x = X.float()
+    exact = gradient(lin, x, torch.ones(4, 3))
+    with torch.autocast("cpu", torch.bfloat16):
+        y = lin(x)
+    assert y.dtype == torch.bfloat16
+    assert_close(y, lin(x).detach(), 2e-2)
+    lin.zero_grad()
+    y.backward(torch.ones_like(y))
+    assert_close(torch.cat([p.grad.flatten() for p in lin.parameters()]), exact, 2e-2)
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", ["lenet", "weight-norm"])
+def test_compile(name: str) -> None:
+    model, x, _ = ZOO[name].build()
+    lin = moved(linearize(model))
+    want = lin(x).detach()
+    u = torch.randn_like(want)
+    grads = gradient(lin, x, u)
+    torch._dynamo.reset()
+    fast = torch.compile(lin, backend="aot_eager")
+    assert_close(fast(x), want)
+    assert_close(gradient(fast, x, u), grads)
+    moved(lin)
+    assert_close(fast(x), lin(x).detach())
+
+
+def test_inference_mode() -> None:
+    lin = moved(linearize(conv_net()))
+    with torch.inference_mode():
+        y = lin(X.clone())
+    assert_close(y, lin(X).detach(), 0)
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="inference_mode"):
+        linearize(conv_net())
+
+
+@pytest.mark.usefixtures("quiet")
+def test_functional_transforms_after_a_first_call() -> None:
+    model = conv_net()
+    lin = moved(linearize(model))
+    lin(X)
+    params = {name: p.detach() for name, p in lin.named_parameters()}
+
+    def f(params: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(lin, params, (x[None],))[0]
+
+    J = torch.func.vmap(torch.func.jacrev(f), (None, 0))(params, X)
+    assert_close(torch.cat([j.flatten(2) for j in J.values()], 2), oracle.jacobian(model, X))
+
+
+# ---------------------------------------------------------------------------------------------- what is said, and when
+
+
+def switches() -> tuple[bool, ...]:
+    return (
+        torch.backends.mha.get_fastpath_enabled(),
+        torch.backends.mkldnn.enabled,
+        torch.backends.cudnn.enabled,
+        torch.backends.cuda.flash_sdp_enabled(),
+    )
+
+
+@pytest.mark.parametrize(("name", "kind"), [("attention", "MultiheadAttention 'attention'"), ("lstm", "LSTM 'cell'")])
+def test_fused_layers_are_said_once_and_only_off_inside(name: str, kind: str) -> None:
+    model, x, _ = ZOO[name].build(torch.float32)
+    before, inside = switches(), []
+    model.head.register_forward_hook(lambda *_: inside.append(switches()))
+    with pytest.warns(tt.TangentWarning, match=f"{kind} runs without its fused kernels") as said:
+        lin = linearize(model)
+        lin(x)
+        lin(x)
+    assert len(said) == 1
+    assert switches() == before
+    assert inside[-1][3] is False
+    assert inside[-1][:2] == ((False, True) if name == "attention" else (True, False))
+    with pytest.raises(RuntimeError, match="must|shape|size"):
+        lin(x[..., :-1])
+    assert switches() == before
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_a_slow_way_is_said_once(name: str) -> None:
+    model, x, output = ZOO[name].build()
+    lin = linearize(model, output=output)
+    how = "one reverse pass for each entry" if name == "embedding-bag" else "two reverse passes"
+    with pytest.warns(tt.TangentWarning, match=rf"takes {how}.*\(exact, but slower\)") as said:
+        lin(x)
+        lin(x)
+    assert len(said) == 1
+
+
+@pytest.mark.usefixtures("quiet")
+def test_padding_that_the_first_batch_lacks() -> None:
+    model = nn.Sequential(nn.Embedding(5, 3, padding_idx=0), nn.Flatten(), nn.Linear(6, 2)).double()
+    lin = moved(linearize(model))
+    lin(torch.tensor([[1, 2], [3, 4]]))
+    x = torch.tensor([[0, 1], [2, 0]])
+    assert_close(lin(x), oracle.outputs(model, x) + oracle.jacobian(model, x) @ flat(lin))
+
+
+def test_what_cannot_be_linearized_is_named() -> None:
+    with pytest.raises(TypeError, match="should be an nn.Module, got a Tensor"):
+        linearize(X)
+    with pytest.raises(ValueError, match="Linear has no trainable parameters"):
+        linearize(nn.Linear(2, 2).requires_grad_(False))
+    with pytest.raises(ValueError, match="pattern '7.*' matches no trainable parameter"):
+        linearize(conv_net(), params="7.*")
+    with pytest.raises(ValueError, match="BatchNorm1d '0' keeps no running statistics"):
+        linearize(nn.Sequential(nn.BatchNorm1d(2, track_running_stats=False)))
+    with pytest.raises(ValueError, match="NaN or infinity .first at sample 2"):
+        linearize(conv_net())(X.index_fill(0, torch.tensor(2), torch.nan))
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        linearize(nn.Linear(3, 2))(torch.randn(4, 5))
+
+    def noisy(self: Wired, x: Tensor) -> Tensor:
+        return self.lin(x * torch.rand(()))
+
+    with pytest.raises(ValueError, match="contradict each other.*random numbers"):
+        linearize(Wired(noisy, lin=nn.Linear(3, 2)))(torch.randn(4, 3))
+    with pytest.raises(KeyError, match="'theta0' already exists"):
+        linearize(Wired(noisy, theta0=nn.Linear(3, 2)))
