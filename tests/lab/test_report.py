@@ -33,7 +33,7 @@ class Outline(HTMLParser):
 
 def spoken(text: str) -> str:
     """Text with the underscores of subscripts gone, as in the page."""
-    return re.sub(r"(?<!\w)([A-Za-z])_", r"\1", text)
+    return Outline(report.maths(text)).text
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import subprocess
 from datetime import UTC, datetime
@@ -29,7 +30,10 @@ def checksum(path: Path) -> str:
 
 @cache
 def commit() -> str | None:
-    """The commit of the checkout this code runs from, `+` if files differ from it; None outside of one."""
+    """The commit of the checkout this code runs from, `+` if files differ from it.
+
+    Outside of one, what the environment variable `TORCHTANGENT_COMMIT` says, for machines that get a copy; or None.
+    """
 
     def git(*arguments: str) -> str | None:
         here = Path(__file__).parent
@@ -42,7 +46,7 @@ def commit() -> str | None:
         return done.stdout.strip() if done.returncode == 0 else None
 
     if git("ls-files", "--error-unmatch", __file__) is None:
-        return None
+        return os.environ.get("TORCHTANGENT_COMMIT")
     sha = git("rev-parse", "--short=12", "HEAD")
     return sha and sha + ("+" if git("status", "--porcelain", "--", ".") else "")
 

@@ -18,7 +18,7 @@ from torchtangent.lab.claims import VERDICTS, Finding, Verdict, count, show
 from torchtangent.lab.recipes import registry
 from torchtangent.lab.results import Run, find_runs
 from torchtangent.lab.rules import number
-from torchtangent.lab.study import Entry, Study
+from torchtangent.lab.study import Entry, Study, plain
 
 MARKS: dict[Verdict, str] = {"held": "✓", "did not hold": "✗", "not tested at this scale": "○"}
 SLUGS: dict[Verdict, str] = {"held": "held", "did not hold": "failed", "not tested at this scale": "untested"}
@@ -144,7 +144,7 @@ def build(roots: Sequence[Path]) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters.update(show=show, seconds=show_seconds, number=number, tally=count, maths=maths)
+    environment.filters.update(show=show, seconds=show_seconds, number=number, tally=count, maths=maths, plain=plain)
     return environment.get_template("report.html").render(
         chapters=chapters,
         counts=count(finding for chapter in chapters for finding in chapter.findings),
@@ -162,12 +162,12 @@ def write(roots: Sequence[Path], out: Path) -> None:
 
 
 def maths(text: str) -> Markup:
-    """Escaped text in which `p_c` and `F_approx` have real subscripts.
+    """Escaped text in which `p_c`, `λ_j`, `F_approx` and `‖f‖²_K` have real subscripts.
 
-    >>> maths("F_approx < some_name")
-    Markup('F<sub>approx</sub> &lt; some_name')
+    >>> maths("F_approx < some_name"), maths("‖f‖²_K")
+    (Markup('F<sub>approx</sub> &lt; some_name'), Markup('‖f‖²<sub>K</sub>'))
     """
-    return Markup(re.sub(r"(?<!\w)([A-Za-z])_(\w+)", r"\1<sub>\2</sub>", str(escape(text))))
+    return Markup(re.sub(r"((?<!\w)[^\W\d_]|[‖²\u0302])_(\w+)", r"\1<sub>\2</sub>", str(escape(text))))
 
 
 def show_seconds(seconds: float | None) -> str:

@@ -114,7 +114,9 @@ class Run:
         plain = {name: np.asarray(array) for name, array in arrays.items()}
         objects = [name for name, array in plain.items() if array.dtype == object]
         if objects:
-            raise TypeError(" returned arrays of objects, which only pickle can store: ")
+            raise TypeError(
+                f"part {part!r} returned arrays of objects, which only pickle can store: {', '.join(objects)}"
+            )
         self.discard(part)
         _replace(self._npz(part), lambda file: np.savez_compressed(file, allow_pickle=False, **plain))
         fields = {**record, "sha256": checksum(self._npz(part))}
@@ -140,8 +142,10 @@ class Run:
         write_json(self.folder / "config.json", config)
 
     def write_claims(self, findings: Sequence[Finding]) -> None:
-        """Keep the verdicts."""
-        write_json(self.folder / "claims.json", [finding.as_json() for finding in findings])
+        """Keep the verdicts; those at paper scale also beside the study's scales, where a reader looks first."""
+        folders = [self.folder, *([self.folder.parent] if self.scale == "paper" else [])]
+        for folder in folders:
+            write_json(folder / "claims.json", [finding.as_json() for finding in findings])
 
     def read_claims(self) -> list[Finding]:
         """The verdicts; an empty list if nothing was judged yet."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -107,8 +108,8 @@ class Entry:
 
     @property
     def slug(self) -> str:
-        """The identifier as a plain name for anchors and file names."""
-        return self.id.replace("–", "-")
+        """The identifier as a plain name for anchors, file names and the command line."""
+        return plain(self.id)
 
 
 @dataclass(frozen=True)
@@ -149,12 +150,18 @@ class Study:
         Raises:
             ValueError: There is no such entry; the message names those there are.
         """
-
-        def plain(text: str) -> str:
-            return text.lower().replace("–", "-")
-
+        name = plain(wanted).lower()
         for entry in self.entries:
-            if plain(wanted) in (plain(entry.id), plain(entry.id).partition("-")[2]):
+            if name in (entry.slug.lower(), entry.slug.lower().partition("-")[2]):
                 return entry
         known = ", ".join(entry.id for entry in self.entries)
         raise ValueError(f"{self.key} has no entry {wanted!r}. It has: {known}.")
+
+
+def plain(text: str) -> str:
+    """Letters, digits, dots, and hyphens for all else, which a shell would take for something.
+
+    >>> plain("TG-ThmA.1–3"), plain("OJ-Data-D(u)")
+    ('TG-ThmA.1-3', 'OJ-Data-D-u')
+    """
+    return re.sub(r"[^\w.]+", "-", text).strip("-")

@@ -1,0 +1,48 @@
+"""Ways to read a claim's value off arrays that several studies share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from torchtangent.lab.rules import Measured
+from torchtangent.lab.study import Arrays
+
+ROUNDING = 1e-10
+"""What counts as equal to rounding in float64 after long sums."""
+
+DIVIDED = 1e-8
+"""The same after a division by small eigenvalues."""
+
+
+def largest(name: str) -> Callable[[Arrays], Measured]:
+    """The largest entry of an array."""
+    return lambda arrays: float(np.max(arrays[name]))
+
+
+def smallest(name: str) -> Callable[[Arrays], Measured]:
+    """The smallest entry of an array."""
+    return lambda arrays: float(np.min(arrays[name]))
+
+
+def named(names: str, values: str) -> Callable[[Arrays], Measured]:
+    """The largest entry of each row of an array, under the names in another."""
+    return lambda arrays: {
+        name: float(np.max(row)) for name, row in zip(arrays[names].tolist(), arrays[values], strict=True)
+    }
+
+
+def share(name: str) -> Callable[[Arrays], Measured]:
+    """The share of entries that are true (or the mean)."""
+    return lambda arrays: float(np.mean(arrays[name]))
+
+
+def exponent(x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float]) -> float:
+    """The power with which y goes with x: the slope of a line through their logarithms.
+
+    >>> x = np.array([1.0, 2.0, 4.0])
+    >>> round(exponent(x, 5 * x**-2), 6)
+    -2.0
+    """
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])

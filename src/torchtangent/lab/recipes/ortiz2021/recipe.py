@@ -1,0 +1,158 @@
+"""What is run: identities, eigenfunctions, directions, sample sizes and the rotation of the kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchtangent.lab.recipes.ortiz2021 import directions, eigenfunctions, predictors, rotation, theory
+from torchtangent.lab.recipes.ortiz2021.claims import CLAIMS
+from torchtangent.lab.recipes.ortiz2021.entries import ENTRIES
+from torchtangent.lab.study import Part, Scale, Study
+
+NETWORKS = ("MLP", "LeNet")
+
+PARTS = (
+    Part("linearization", theory.linearization),
+    Part("norms", theory.norms),
+    Part("alignments", theory.alignments),
+    Part("stein", theory.stein),
+    Part("data-set", predictors.data_set),
+    Part("averaged", directions.averaged),
+    Part("first-directions", directions.first),
+    Part("accuracies", predictors.accuracies),
+    *(Part(f"eigenfunctions-{network}", eigenfunctions.learning) for network in NETWORKS),
+    *(Part(f"adam-{network}", eigenfunctions.with_adam) for network in NETWORKS),
+    *(Part(f"mnist-{network}", eigenfunctions.learning, long=True) for network in NETWORKS),
+    *(Part(f"sizes-{network}", rotation.sample_sizes) for network in NETWORKS),
+    *(Part(f"pretrained-{network}", rotation.pretrained) for network in NETWORKS),
+)
+
+
+def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
+    """Everything that is fixed before the run, by part. `smoke` uses digits and small images, `paper` CIFAR-10's."""
+
+    def pick(smoke: Any, paper: Any, test: Any) -> Any:
+        return {"smoke": smoke, "paper": paper, "test": test}[scale]
+
+    data = pick("digits", "cifar10", "digits")
+    networks = ["LeNet", "ResNet18"]
+    base = pick(4, 64, 2)
+    identities = {
+        "data": data,
+        "samples": pick(64, 1000, 16),
+        "seed": 42,
+        "eigenfunctions": pick([0, 1, 3, 10, 30], [0, 1, 2, 5, 10, 20, 50, 100, 200, 500], [0, 1, 5]),
+        "draws": pick(2, 10, 2),
+    }
+    training = {
+        "data": data,
+        "side": pick(8, 32, 8),
+        "train": pick(256, 50_000, 64),
+        "test": pick(128, 10_000, 32),
+        "width": pick(64, 100, 8),
+        "seed": 42,
+        "epochs": pick(15, 100, 3),
+        "batch": pick(32, 128, 16),
+        "lr": 0.05,
+    }
+    learned = training | {
+        "eigenfunctions": pick(100, 1000, 8),
+        "indices": pick([1, 5, 20, 50, 99], [1, 2, 5, 10, 20, 50, 100, 200, 400, 500, 600, 800, 999], [1, 3, 7]),
+        "trained": pick([5, 20, 50], [20, 100, 500, 800], [1, 3, 7]),
+        "draws": pick(100, 1000, 10),
+    }
+    mnist = {"data": pick("digits", "mnist", "digits"), "side": pick(8, 28, 8), "train": pick(256, 60_000, 64)}
+    rotated = {
+        "sizes": training
+        | {
+            "seeds": pick([0, 1], [0, 1, 2, 3, 4], [0, 1]),
+            "sizes": pick([64, 256], [500, 1000, 2000, 5000, 10_000, 20_000, 50_000], [16, 64]),
+            "epochs": pick(15, 200, 3),
+            "probed": pick([1, 2, 5, 15], [1, 2, 5, 10, 20, 50, 100, 150, 200], [1, 3]),
+            "kernel_samples": pick(256, 12_000, 32),
+            "eigenvectors": pick(20, 50, 5),
+        },
+        "pretrained": training
+        | {"eigenfunction": pick(40, 400, 3), "points": pick([1, 5, 15], [1, 2, 3, 5, 10, 20, 50, 100], [1, 3])},
+    }
+
+    def both(part: str, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        return {f"{part}-{network}": values | {"network": network} for network in NETWORKS}
+
+    return {
+        "linearization": {
+            "networks": networks,
+            "data": data,
+            "samples": pick(8, 100, 4),
+            "seed": 42,
+            "base": base,
+            "directions": pick(2, 10, 1),
+            "log10_steps": [-3, 0],
+            "step_count": pick(7, 25, 7),
+        },
+        "norms": identities | {"detours": pick([0.5, 2.0], [0.2, 0.5, 1.0, 2.0], [1.0])},
+        "alignments": dict(identities),
+        "stein": {
+            "side": pick(8, 32, 4),
+            "seed": 42,
+            "averaged": pick(64, 256, 8),
+            "indices": pick([0, 3, 10], [0, 10, 50], [0, 1]),
+            "sizes": pick([512, 2048, 8192], [4096, 16384, 65536, 262144], [32, 128]),
+            "hessians": pick(2048, 16384, 64),
+        },
+        "data-set": {
+            "seed": 42,
+            "dimension": pick(256, 1024, 64),
+            "samples": pick(2000, 10000, 500),
+            "margins": dict(predictors.MARGINS),
+            "sigma": 1.0,
+        },
+        "averaged": {
+            "networks": networks,
+            "side": pick(8, 32, 4),
+            "seed": 42,
+            "base": base,
+            "averaged": pick(12, 32, 2),
+            "leading": pick(10, 10, 3),
+        },
+        "first-directions": {
+            "networks": networks,
+            "side": pick(16, 32, 8),
+            "seed": 42,
+            "base": base,
+            "count": 10,
+            "random": 100,
+        },
+        "accuracies": {
+            "side": pick(8, 32, 4),
+            "seed": 42,
+            "indices": pick([0, 2, 5, 10, 20, 40], [0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000], [0, 4, 15]),
+            "margins": dict(predictors.MARGINS),
+            "sigma": 1.0,
+            "sizes": pick([256], [1000, 10000], [32]),
+            "test_samples": pick(500, 10000, 50),
+            "epochs": pick(15, 100, 2),
+            "batch": pick(32, 128, 16),
+            "lr": 0.05,
+        },
+        **both("eigenfunctions", learned),
+        **both(
+            "adam",
+            {k: learned[k] for k in (*training, "eigenfunctions", "indices")}
+            | {"rates": pick([0.001], [0.001, 0.05], [0.001, 0.05])},
+        ),
+        **both("mnist", learned | mnist),
+        **both("sizes", rotated["sizes"]),
+        **both("pretrained", rotated["pretrained"]),
+    }
+
+
+STUDY = Study(
+    key="ortiz2021",
+    title="What can linearized neural networks actually say about generalization?",
+    reference=("Guillermo Ortiz-Jiménez, Seyed-Mohsen Moosavi-Dezfooli and Pascal Frossard, NeurIPS 2021."),
+    configuration=configuration,
+    parts=PARTS,
+    entries=ENTRIES,
+    claims=CLAIMS,
+)
