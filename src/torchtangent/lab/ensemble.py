@@ -159,6 +159,8 @@ class _Step:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):
+                self.cursor.zero_()
+                self.done.zero_()
                 self()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
