@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -426,8 +427,6 @@ def test_tasks_are_ranked_by_the_centred_kernel(net: tuple[nn.Module, Tensor, in
         assert ranking[k].score == pytest.approx(lam / trace)
         assert ranking[k].alignment == pytest.approx(lam / N**2)
         assert ranking[k].bound == pytest.approx(1 / lam)
-    # The scores of an orthonormal basis of centred targets have the random score as their mean.
-    assert ranking.random == pytest.approx(float(values.sum()) / (outputs * (N - 1)) / trace)
     assert all(0 <= task.score <= 1 for task in ranking)
 
 
@@ -461,6 +460,63 @@ def test_classes_are_one_hot() -> None:
     assert alignment.rank_tasks(model, x, torch.stack([y, z], 1))[1] == ranking["z"]._replace(name=1)
     hot = nn.functional.one_hot(z)
     assert alignment.rank_tasks(model, x, {"z": hot})["z"].score == pytest.approx(ranking["z"].score)
+
+
+class Sequences(nn.Module):
+    """T = 3 outputs, or C for each of them, that share a part."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.own, self.shared = nn.Linear(6, torch.Size(shape).numel()), nn.Linear(6, 1)
+        self.shape = shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (torch.tanh(self.own(x)) + 3 * self.shared(x)).unflatten(1, self.shape)
+
+
+def test_labels_of_sequences() -> None:
+    """A class for each position is one-hot there; with one output for each, two classes in any coding."""
+    x = torch.randn(N, 6, dtype=torch.float64)
+    for model, y in (
+        (Sequences(3, 4).double(), torch.randint(4, (N, 3))),
+        (Sequences(3, 1).double(), torch.randint(2, (N, 3))),
+    ):
+        several = model.shape[1] > 1
+        g = nn.functional.one_hot(y).double() if several else 2.0 * y.double()[..., None] - 1
+        J, h = oracle.jacobian(model, x), g - g.mean(0)
+        form = torch.einsum("ntc,ntcp->p", h, J).square().sum()
+        ranking = alignment.rank_tasks(model, x, {"classes": y, "numbers": g})
+        for task in ranking:
+            assert task.score == pytest.approx(float(form / h.square().sum() / J.square().sum()))
+            assert task.alignment == pytest.approx(float(form) / N**2)
+        for table, name in ((torch.stack([y.flip(0), y], -1), "classes"), (torch.stack([g.flip(0), g], -1), "numbers")):
+            assert alignment.rank_tasks(model, x, table)[1].score == pytest.approx(ranking[name].score)
+
+
+@pytest.mark.parametrize("outputs", [(1,), (3,), (2, 2)], ids=str)
+def test_random_is_the_mean_over_all_shuffles(outputs: tuple[int, ...]) -> None:
+    """Of classes in any balance, where outputs share most of their gradients, and of real targets."""
+    n = 5
+    model, x = Sequences(*outputs).double(), torch.randn(n, 6, dtype=torch.float64)
+    J = oracle.jacobian(model, x).view(n, -1, sum(p.numel() for p in model.parameters()))
+    classes = torch.tensor(
+        [[0, 0, 1, 0, 0], [1, 0, 1, 1, 0]] if outputs[-1] < 3 else [[0, 0, 2, 0, 1], [1, 1, 1, 2, 1]]
+    )
+    tasks = {"a": classes[0], "b": classes[1], "real": torch.randn(n, *outputs, dtype=torch.float64)}
+    if len(outputs) == 2:
+        tasks |= {"a": classes.T, "b": 1 - classes.T.flip(1)}
+
+    def score(y: Tensor) -> float:
+        hot = y if y.is_floating_point() or outputs == (1,) else nn.functional.one_hot(y, outputs[-1])
+        g = hot.double().reshape(n, -1)
+        g = g - g.mean(0)
+        return float(torch.einsum("nc,ncp->p", g, J).square().sum() / g.square().sum() / J.square().sum())
+
+    for chosen in (["a"], ["real"], ["a", "b", "real"]):
+        orders = list(permutations(range(n)))
+        expected = np.mean([score(tasks[name][list(order)]) for name in chosen for order in orders])
+        ranking = alignment.rank_tasks(model, x, {name: tasks[name] for name in chosen})
+        assert ranking.random == pytest.approx(expected)
 
 
 def test_a_learnable_task_is_above_random_ones() -> None:
@@ -537,7 +593,7 @@ def test_labels_of_the_wrong_kind() -> None:
         alignment.cka(K, torch.ones(N - 1))
     with pytest.raises(ValueError, match=r"y has shape \(24, 2\).*3 outputs.*classes \(24,\) or numbers \(24, 3\)"):
         alignment.cka(four, torch.ones(N, 2))
-    with pytest.raises(ValueError, match=r"one real number for a sample, but there are 3 outputs.*y.long\(\)"):
+    with pytest.raises(ValueError, match=r"y holds one real number for 3 outputs: pass integer classes \(y.long\(\)\)"):
         alignment.cka(four, torch.ones(N))
     for y in (torch.arange(N), torch.arange(N) % 2 * 2 - 1):
         with pytest.raises(ValueError, match=rf"y should hold classes 0 … 2, got {y.min()} … {y.max()}"):
@@ -570,18 +626,28 @@ def test_tasks_that_are_none() -> None:
     def ranked(y: Any, model: nn.Module = model) -> None:
         alignment.rank_tasks(model, x, {"fine": fine, "odd": y})
 
-    with pytest.raises(ValueError, match="Task 'odd' has constant labels"):
+    with pytest.raises(ValueError, match="Task 'odd' is the same for all samples"):
         ranked(torch.ones(N))
-    with pytest.raises(ValueError, match="Task 'odd' has labels with NaN"):
+    with pytest.raises(ValueError, match="Task 'odd' has NaN or infinity"):
         ranked(torch.full((N,), torch.nan))
-    with pytest.raises(ValueError, match=r"Task 'odd' has labels of shape \(23,\); expected \(24,\) or \(24, 1\)"):
+    with pytest.raises(
+        ValueError, match=r"Task 'odd' has shape \(23,\).*of shape \(24,\) or targets of shape \(24, 1\)"
+    ):
         ranked(fine[1:])
-    with pytest.raises(ValueError, match="Task 'odd' has 24 classes, but the network has one output"):
+    with pytest.raises(ValueError, match="Task 'odd' has 24 classes, but the model has one output"):
         ranked(torch.arange(N))
-    with pytest.raises(ValueError, match="Task 'odd' holds one real number for a sample, but there are 3 outputs"):
+    with pytest.raises(
+        ValueError, match=r"Task 'odd' holds one real number for 3 outputs.*or numbers of shape \(24, 3\)"
+    ):
         ranked(torch.randn(N), mlp(3))
     with pytest.raises(ValueError, match=r"Task 'odd' should hold classes 0 … 2, got -1 … 1"):
         ranked(2 * fine - 1, mlp(3))
+    with pytest.raises(
+        ValueError, match=r"has shape \(24, 5\).*classes of shape \(24, 3\) or targets of shape \(24, 3, 4\)"
+    ):
+        alignment.rank_tasks(Sequences(3, 4).double(), x, {"odd": torch.randint(4, (N, 5))})
+    with pytest.raises(ValueError, match=r"one real number for 4 outputs.*or numbers of shape \(24, 3, 4\)"):
+        alignment.rank_tasks(Sequences(3, 4).double(), x, {"odd": torch.randn(N, 3)})
     with pytest.raises(ValueError, match="no targets"):
         alignment.rank_tasks(model, x, {})
     with pytest.raises(ValueError, match=r"targets has shape \(24,\).*\{'name': labels\}"):

@@ -221,6 +221,13 @@ def test_parameters_and_layers_can_be_chosen() -> None:
     assert record["eigenvalues"] == pytest.approx(expected, rel=1e-10, abs=1e-12 * expected[0])
 
 
+def test_a_kernel_with_a_large_mean_is_centred_in_float64() -> None:
+    """f = w x at whole numbers, whose products float32 holds: what is left by centering is Σ (x − mean)²."""
+    x = torch.tensor([3901.0, 3917, 3954, 3978, 4003, 4019, 4057, 4090, 4093])[:, None]
+    record = TangentProbe(nn.Linear(1, 1, bias=False), x, torch.arange(9) % 2, measures="eigenvalues").log(0)
+    assert record["eigenvalues"] == pytest.approx([39642, *[0] * 8], rel=1e-6, abs=1e-5)
+
+
 def test_a_model_that_is_one_layer() -> None:
     record = TangentProbe(nn.Linear(4, 3), torch.randn(5, 4), data(5)[1], measures="cka").log(0)
     assert record["cka/Linear"] == record["cka"]
@@ -638,8 +645,8 @@ class LightningCallback:
 @pytest.mark.parametrize("name", ["lightning.pytorch", "pytorch_lightning"])
 def test_lightning(installed: Callable, name: str) -> None:
     installed(name, Callback=LightningCallback)
-    probe, other = small(measures="distance", steps=[0, 2]), small(measures="distance")
-    callback = probe.lightning()
+    probe, other = small(measures="distance", steps=[0, 2, 4]), small(measures="distance")
+    callback, resumed = probe.lightning(), other.lightning()
     assert isinstance(callback, LightningCallback)
     trainer = types.SimpleNamespace(global_step=0, is_global_zero=True)
     callback.on_train_start(trainer, None)
@@ -647,10 +654,12 @@ def test_lightning(installed: Callable, name: str) -> None:
         trainer.global_step = (batch + 1) // 2  # gradients of two batches are accumulated
         callback.on_train_batch_end(trainer, None, None, None, batch)
     assert probe.series("distance/l2")[0].tolist() == [0, 2]
-    other.lightning().load_state_dict(callback.state_dict())
+    resumed.load_state_dict(callback.state_dict())
+    resumed.on_train_start(types.SimpleNamespace(global_step=2, is_global_zero=True), None)  # was logged before
     assert other.records == probe.records
-    trainer.is_global_zero = False
-    callback.on_train_batch_end(types.SimpleNamespace(global_step=2, is_global_zero=False), None, None, None, 0)
+    second_rank = types.SimpleNamespace(global_step=4, is_global_zero=False)
+    callback.on_train_start(second_rank, None)
+    callback.on_train_batch_end(second_rank, None, None, None, 0)
     assert len(probe.records) == 2
 
 
@@ -704,6 +713,21 @@ def test_a_resumed_run_goes_on_from_the_same_start(tmp_path: Path) -> None:
     plain = [[{**r, "seconds": 0} for r in one.records] for one in (probe, resumed)]
     assert plain[0] == plain[1]
     assert [r["step"] for r in resumed.records] == [0, 2, 4, 6]
+
+
+def test_a_resumed_run_does_not_log_its_last_step_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it was measured or skipped."""
+    for skip in (False, True):
+        probe, resumed = (small(measures="distance", max_overhead=0.5) for _ in range(2))
+        probe.log(0)
+        monkeypatch.setattr(TangentProbe, "_too_costly", lambda _, skip=skip: skip)
+        probe.log(1)
+        monkeypatch.setattr(TangentProbe, "_too_costly", lambda _: False)
+        resumed.load_state_dict(probe.state_dict())
+        assert resumed.log(1) is None
+        assert resumed.records == probe.records
+        assert resumed.skipped == probe.skipped == [1] * skip
+        assert resumed.log(2) is not None
 
 
 # ----------------------------------------------------------------------------------------- bad input

@@ -44,15 +44,15 @@ def check(found: Matrix, expected: Tensor, *, rows: bool = True) -> None:
         torch.testing.assert_close(found.diagonal(), expected.diagonal())
 
 
-@pytest.mark.parametrize("outputs", [1, C])
+@pytest.mark.parametrize("outputs", [None, 1, C], ids=["(N, M)", "(N, M, 1, 1)", "(N, M, C, C)"])
 @pytest.mark.parametrize("columns", [N, 4])
 @pytest.mark.parametrize("block", [1, 1 << 20])
-def test_kinds(outputs: int, columns: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kinds(outputs: int | None, columns: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matrix, "_BLOCK_BYTES", block)
     monkeypatch.setattr(matrix, "_COLUMNS", 2)
-    K = kernel(columns, outputs)
+    K = kernel(columns, outputs or 1)
     expected = flat(K)
-    given = K if outputs > 1 else K[..., 0, 0]
+    given = K if outputs else K[..., 0, 0]
     np.save(tmp_path / "K.npy", given.numpy())
     check(as_matrix(given), expected)
     check(as_matrix(np.load(tmp_path / "K.npy", mmap_mode="r")), expected)

@@ -18,7 +18,7 @@ import torchtangent.linear.predict.problem as inside
 import torchtangent.linear.predict.regression as regression
 from torchtangent.kernel.sketch import Features
 from torchtangent.linear import predict
-from torchtangent.operators import ImplicitOperator, LowRankOperator
+from torchtangent.operators import DenseOperator, ImplicitOperator, LowRankOperator
 
 N, M, P = 12, 5, 60
 
@@ -194,6 +194,26 @@ def test_classes_are_those_of_the_largest_score(outputs: int | None) -> None:
     assert torch.equal(many[:, 0], found)
     interpolated = Linear(outputs, samples=12)
     assert torch.equal(predict.classify(interpolated.K, y[:12]), y[:12])
+
+
+@pytest.mark.parametrize("outputs", [None, 4])
+def test_only_classes_that_were_seen_are_predicted(outputs: int | None) -> None:
+    """Elsewhere the score of a class without samples, zero, may be the largest."""
+    case = Linear(outputs, samples=30)
+    K_test = torch.cat([case.K_test, -case.K_test])
+    seen = torch.tensor([1, 3])[torch.arange(30) % 2]
+    found = predict.classify(case.K, seen, K_test, ridge=5.0)
+    A = case.J @ case.J.T + 5 * torch.eye(case.terms)
+    Y = (seen[:, None] == torch.arange(4)).double()
+    T = torch.cat([case.J_test, -case.J_test]) @ case.J.T
+    scores = (T @ torch.linalg.solve(A, Y if outputs is None else Y.reshape(-1, 1))).reshape(2 * M, 4)
+    assert bool((scores.argmax(1) != 1).logical_and(scores.argmax(1) != 3).any())  # or this could not fail
+    assert torch.equal(found, torch.tensor([1, 3])[scores[:, [1, 3]].argmax(1)])
+    several = torch.stack([seen, torch.arange(30) % 4, 2 * (seen // 2)], 1)  # each with classes of its own
+    many = predict.classify(case.K, several, K_test, ridge=5.0)
+    for i in range(3):
+        assert torch.equal(many[:, i], predict.classify(case.K, several[:, i], K_test, ridge=5.0))
+    assert torch.equal(many[:, 0], found)
 
 
 def test_two_classes_are_the_sign_of_a_regression() -> None:
@@ -468,6 +488,40 @@ def test_a_low_rank_operator_without_a_ridge_is_singular() -> None:
             call(LowRankOperator(J.T), torch.arange(12.0))
 
 
+def operators(J: Tensor, dtype: torch.dtype) -> dict[str, Any]:
+    """K = JJᵀ in the ways of which a part is known."""
+    K = (J @ J.T).to(dtype)
+    n = len(K)
+    return {
+        "dense": DenseOperator(K),
+        "low rank": LowRankOperator(J.T.to(dtype)),
+        "features": Features(J.to(dtype), 0.0, 0.0, lambda x: x),
+        "products": ImplicitOperator(lambda V: K @ V, n, dtype, K.device),
+        "anything": Products(K),
+    }
+
+
+@pytest.mark.filterwarnings("ignore::torchtangent.operators.ConvergenceWarning")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize("kind", ["dense", "low rank", "features", "products", "anything"])
+def test_operators_that_are_singular_are_refused(kind: str, dtype: torch.dtype) -> None:
+    case = Linear(params=7, samples=30)
+    K = operators(case.J, dtype)[kind]
+    with_products = kind in ("products", "anything")
+    for call in (predict.ridge, predict.coefficients, predict.leave_one_out):
+        with pytest.raises(ValueError, match=r"singular to rounding.*flow\(K, y, math.inf\)") as error:
+            call(K, case.y)
+        assert ("conjugate gradients left" in str(error.value)) == (with_products and call is not predict.leave_one_out)
+        more = float(re.search(r"larger by ([\d.e+-]+)", str(error.value)).group(1))
+        found, expected = (call(k, case.y, ridge=more) for k in (K, (case.J @ case.J.T).to(dtype)))
+        assert_close(found, expected.double(), 1e-5 if dtype == torch.float64 else 0.05)  # the advice works
+    # Nearly singular, which is as bad: a condition number of 10¹⁴, or of 10⁷ in float32.
+    U = torch.linalg.qr(torch.randn(30, 30, dtype=torch.float64)).Q
+    J = U * torch.logspace(0, -7.2 if dtype == torch.float64 else -3.8, 30, dtype=torch.float64)
+    with pytest.raises(ValueError, match="singular to rounding"):
+        predict.ridge(operators(J, dtype)[kind], case.y)
+
+
 def test_a_large_singular_kernel_is_not_decomposed_to_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regression, "DENSE_LIMIT", 11)
     monkeypatch.setattr(torch.linalg, "eigvalsh", lambda K: pytest.fail("all eigenvalues"))
@@ -529,7 +583,7 @@ def test_bad_shapes_and_numbers_are_named(call: Callable[..., Any]) -> None:
             call(case.K, y)
     holed = case.y.clone()
     holed[4, 1] = float("nan")
-    with pytest.raises(ValueError, match=r"y has nan \(sample 4"):
+    with pytest.raises(ValueError, match="y has NaN or infinity, first in sample 4"):
         call(case.K, holed)
     K = case.K.clone()
     K[2, 3, 0, 1] = float("inf")
@@ -539,9 +593,9 @@ def test_bad_shapes_and_numbers_are_named(call: Callable[..., Any]) -> None:
         call(case.K + torch.ones_like(case.K).triu(), case.y)
     with pytest.raises(ValueError, match=r"square matrix.*\(36, 15\)"):
         call(case.K[:, :5], case.y)
-    with pytest.raises(ValueError, match=r"K_test has shape \(12, 5, 3, 3\), K \(12, 12, 3, 3\)"):
+    with pytest.raises(ValueError, match=r"K_test must be the kernel of other samples.*got shape \(12, 5, 3, 3\)"):
         call(case.K, case.y, K_test=case.K_test.transpose(0, 1))
-    with pytest.raises(ValueError, match=r"K_test has shape \(14, 36\)"):
+    with pytest.raises(ValueError, match=r"36 columns.* 3 rows for each sample; got shape \(14, 36\)"):
         call(case.K, case.y, K_test=torch.ones(14, 36, dtype=torch.float64))
     with pytest.raises(ValueError, match=r"f0 must have shape \(12, 3\).*got \(3, 12\)"):
         call(case.K, case.y, f0=case.f0.T)
@@ -549,9 +603,12 @@ def test_bad_shapes_and_numbers_are_named(call: Callable[..., Any]) -> None:
         call(case.K, case.y, K_test=case.K_test, f0=case.f0, f0_test=case.f0)
     with pytest.raises(ValueError, match="f0 has NaN"):
         call(case.K, case.y, f0=case.f0 / 0)
-    with pytest.raises(ValueError, match="f0 is given without f0_test"):
+    y = case.y[..., None].expand(-1, -1, 4)  # as many numbers, in another order
+    with pytest.raises(ValueError, match=r"f0 must have shape \(12, 3\), or \(12, 3, 4\).*got \(12, 4, 3\)"):
+        call(case.K, y, f0=y.transpose(1, 2))
+    with pytest.raises(ValueError, match="so f0_test, the network's outputs on the other samples, is needed"):
         call(case.K, case.y, K_test=case.K_test, f0=case.f0)
-    with pytest.raises(ValueError, match="f0_test is given without f0:"):
+    with pytest.raises(ValueError, match="f0_test is given, but training had none"):
         call(case.K, case.y, K_test=case.K_test, f0_test=case.f0_test)
     with pytest.raises(ValueError, match="f0_test is given without K_test"):
         call(case.K, case.y, f0_test=case.f0_test)

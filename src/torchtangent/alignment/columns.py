@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
 
 from torchtangent.kernel.matrix import Matrix, as_matrix
-from torchtangent.spectrum import square
+from torchtangent.spectrum.leading import square
 
 Targets = Tensor | np.ndarray
 
@@ -70,15 +69,3 @@ def read(K: Any, g: Targets, name: str = "g") -> tuple[Matrix, Columns]:
     """A kernel, and targets for it."""
     matrix = square(as_matrix(K))
     return matrix, as_columns(g, matrix.shape[0], outputs_of(K), matrix.dtype, matrix.device, name)
-
-
-def one_hot(y: Shaped[Tensor, " N"], outputs: int, name: str) -> Int[Tensor, "N C"]:
-    """Integer classes, a column for each output; other labels are refused by name."""
-    if y.is_floating_point():
-        raise ValueError(
-            f"{name} holds one real number for a sample, but there are {outputs} outputs: pass integer classes "
-            f"(y.long()), or numbers ({len(y)}, {outputs})."
-        )
-    if int(y.min()) < 0 or int(y.max()) >= outputs:
-        raise ValueError(f"{name} should hold classes 0 … {outputs - 1}, got {int(y.min())} … {int(y.max())}.")
-    return F.one_hot(y.long(), outputs)

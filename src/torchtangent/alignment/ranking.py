@@ -10,12 +10,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchtangent.alignment.columns import Targets, one_hot
+from torchtangent.alignment.columns import Targets
+from torchtangent.alignment.labels import as_targets
 from torchtangent.alignment.rkhs import pulled_squares
+from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.select import Params
-from torchtangent.kernel.columns import batches, layers_of, square_sum
+from torchtangent.kernel.columns import batches, square_sum
 from torchtangent.kernel.samples import Samples
 
 
@@ -42,7 +44,8 @@ class Ranking:
 
     Attributes:
         tasks: The tasks with their numbers.
-        random: The score of a random target, on average: what is not well above it is no better than random labels.
+        random: The mean score of the same tasks with their labels shuffled among the samples, over all shuffles: what
+            is not well above it is no better than random labels.
     """
 
     tasks: tuple[Task, ...]
@@ -92,8 +95,9 @@ def rank_tasks(
         model: Any module whose samples do not interact (BatchNorm and dropout in eval mode).
         x: Inputs: a tensor (N, ...), a tuple or dict of them, or a data set of single inputs.
         targets: Labels (N,) by name. For a network with one output: two classes in any coding, read as −1 and 1, or
-            floating-point numbers. With C outputs: integer classes 0 … C − 1, or numbers (N, C). Or a tensor whose
-            last axis counts the tasks, which are then named 0, 1, ….
+            floating-point numbers. With C outputs: integer classes 0 … C − 1, or numbers (N, C). With outputs
+            (N, T, C): the same for each of T positions, (N, T) or (N, T, C). Or a tensor whose last axis counts the
+            tasks, which are then named 0, 1, ….
         params: Which parameters, by name pattern or predicate; all trainable ones by default.
         output: Which tensor of the model's result.
 
@@ -112,20 +116,20 @@ def rank_tasks(
     p = next(iter(capture.params.values()))
     samples = Samples(x, p.device)
     capture.check(samples.batch(0, min(2, len(samples))))
-    N, C = len(samples), capture.output_shape.numel()
-    tasks = {name: _centred(name, y.to(p.device), N, C) for name, y in _named(targets).items()}
-    ones = torch.eye(C, device=p.device).repeat(N, 1)  # for the part of the kernel that no centred target sees
-    U = torch.cat([torch.stack([g.flatten() for g in tasks.values()], 1), ones], 1)
-    U = U.to(torch.promote_types(p.dtype, torch.float32))
-    forms = pulled_squares(capture, samples, U).double()
-    squares = U.double().square().sum(0)
-    trace = sum(square_sum(layers_of(capture, part)) for _, part in batches(capture, samples))
+    N, labels = len(samples), _named(targets)
+    shape = (N, *capture.output_shape)
+    g = torch.stack([_centred(name, y.to(p.device), shape) for name, y in labels.items()], -1)  # (N, C, tasks)
+    squares = g.square().sum((0, 1))
+    mix = _root_of_covariance(g / squares.sqrt())
+    U = torch.cat([g.flatten(0, 1), mix.repeat(N, 1)], 1).to(torch.promote_types(p.dtype, torch.float32))
+    forms, means = pulled_squares(capture, samples, U).double().split([len(labels), mix.shape[1]])
+    trace, mixed = _square_sums(capture, samples, mix)
     if trace == 0:
         raise ValueError("The network's gradient is zero at every sample: no task is aligned with it.")
-    scores = forms / squares / trace
-    random = float(1 - scores[-C:].sum()) / (C * (N - 1))
-    numbers = torch.stack([scores, forms / N**2, squares.square() / forms], 1)[:-C].tolist()
-    found = [Task(name, *row) for name, row in zip(tasks, numbers, strict=True)]
+    numbers = torch.stack([forms / squares / trace, forms / N**2, squares.square() / forms], 1).tolist()
+    found = [Task(name, *row) for name, row in zip(labels, numbers, strict=True)]
+    # E[g_n g_mᵀ] over all shuffles is GᵀG (δ_nm − 1/N) / (N − 1).
+    random = (mixed - float(means.sum()) / N) / (N - 1) / trace
     return Ranking(tuple(sorted(found, key=lambda task: -task.score)), random)
 
 
@@ -137,7 +141,7 @@ def _named(targets: Mapping[str, Targets] | Targets) -> dict[str | int, Tensor]:
         table = torch.as_tensor(targets).detach()
         if table.dim() < 2:
             raise ValueError(
-                f"targets has shape {tuple(table.shape)}; a tensor of targets is (N, K) or (N, C, K). "
+                f"targets has shape {tuple(table.shape)}; a tensor of targets has an axis of tasks, as (N, K). "
                 "Pass a dict, {'name': labels}, to name them."
             )
         labels = dict(enumerate(table.unbind(-1)))
@@ -146,31 +150,28 @@ def _named(targets: Mapping[str, Targets] | Targets) -> dict[str | int, Tensor]:
     return labels
 
 
-def _centred(name: str | int, y: Tensor, samples: int, outputs: int) -> Float[Tensor, "N C"]:
-    """Labels as a target, each output's mean removed; labels that make no task are refused by name."""
-    who = f"Task {name!r}"
-    if tuple(y.shape) not in ((samples,), (samples, outputs)):
-        raise ValueError(f"{who} has labels of shape {tuple(y.shape)}; expected {(samples,)} or {(samples, outputs)}.")
-    if not bool(torch.isfinite(y).all()):
-        raise ValueError(f"{who} has labels with NaN or infinity.")
-    if bool((y == y[0]).all()):
-        raise ValueError(f"{who} has constant labels: there is nothing to learn.")
-    if outputs == 1:
-        y = _two_or_real(who, y.reshape(-1, 1))
-    elif y.dim() == 1:
-        y = one_hot(y, outputs, who)
-    g = y.double()
+def _centred(name: str | int, y: Tensor, shape: tuple[int, ...]) -> Float[Tensor, "N C"]:
+    """Labels as a target, each output's mean removed; two classes for one output are −1 and 1."""
+    g = as_targets(y, shape, f"Task {name!r}").double()
+    values = g.unique()
+    if shape[-1] == 1 and len(values) == 2:
+        g = torch.where(g == values[1], 1.0, -1.0).double()
     return g - g.mean(0)
 
 
-def _two_or_real(who: str, y: Tensor) -> Tensor:
-    """Labels for one output: two values as −1 and 1, or real numbers."""
-    values = y.unique()
-    if len(values) == 2:
-        return torch.where(y == values[1], 1.0, -1.0)
-    if not y.is_floating_point():
-        raise ValueError(
-            f"{who} has {len(values)} classes, but the network has one output: pass labels of two classes (one class "
-            "against the rest, say), or floating-point numbers for a regression."
-        )
-    return y
+def _root_of_covariance(g: Float[Tensor, "N C K"]) -> Float[Tensor, "C C"]:
+    """L with LLᵀ = GᵀG, averaged over targets."""
+    values, vectors = torch.linalg.eigh(torch.einsum("nck,nek->ce", g, g) / g.shape[2])
+    return vectors * values.clamp(min=0).sqrt()
+
+
+def _square_sums(capture: Capture, samples: Samples, mix: Float[Tensor, "C R"]) -> tuple[float, float]:
+    """tr K = Σ_nc ‖J_nc‖², and of mixtures of outputs Σ_nr ‖Σ_c mix[c,r] J_nc‖²."""
+    total = mixed = 0.0
+    with float32_products():
+        for _, x in batches(capture, samples):
+            trace = capture.trace(x)
+            units = trace.units()
+            total += square_sum(trace.pull(units))
+            mixed += square_sum(trace.pull(torch.tensordot(mix.T.to(units), units, 1)))
+    return total, mixed

@@ -98,7 +98,7 @@ def of_spectrum(pairs: Eigenpairs, g: Targets) -> Float[Tensor, "*K"]:
 
 
 def norm(K: Any, g: Targets, *, ridge: float = 0.0) -> Float[Tensor, "*K"]:
-    """The squared RKHS norm of targets, ‖g‖²_K = gᵀ(K + ridge·I)⁻¹g = Σ_j (φ_jᵀg)² / (λ_j + ridge).
+    """The square of the RKHS norm of targets, not its root: ‖g‖²_K = gᵀ(K + ridge·I)⁻¹g = Σ_j (φ_jᵀg)² / (λ_j + ridge).
 
     Without a ridge it is ‖θ − θ₀‖² for the smallest change of the parameters with which the linearized network, started
     from zero, fits g. K is decomposed whole, in float64.

@@ -10,10 +10,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from torchtangent.alignment.columns import Targets, one_hot, outputs_of
+from torchtangent.alignment.columns import Targets, outputs_of
+from torchtangent.alignment.labels import one_hot
 from torchtangent.jacobians.call import float32_products
 from torchtangent.kernel.matrix import Matrix, as_matrix
-from torchtangent.spectrum import square
+from torchtangent.spectrum.leading import square
 
 _BLOCK_BYTES = 64 << 20  # of rows at a time
 _NOISE = 30  # roundings of K below which what is left of it by centering cannot be told from zero

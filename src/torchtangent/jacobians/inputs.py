@@ -93,7 +93,7 @@ def check_devices(model: nn.Module, x: Inputs) -> None:
 
 def pick(result: Any, output: Output, n: int) -> Tensor:
     """The (N, C) or (N, T, C) tensor inside whatever the model returned; (N,) counts as one output."""
-    f = _find(result, output)
+    f = find(result, output)
     if not isinstance(f, Tensor) or not f.is_floating_point():
         kind = f"a tensor of {f.dtype}" if isinstance(f, Tensor) else f"a {type(f).__name__}"
         raise ValueError(
@@ -115,7 +115,8 @@ def pick(result: Any, output: Output, n: int) -> Tensor:
     return f
 
 
-def _find(result: Any, output: Output) -> Any:
+def find(result: Any, output: Output) -> Any:
+    """What `output` says, or the result itself, or its logits; nothing about it is checked."""
     if callable(output):
         return output(result)
     if isinstance(output, str):

@@ -39,7 +39,7 @@ def check_modes(model: nn.Module) -> None:
                     f"{where} keeps no running statistics: its output depends on the whole batch also in eval mode, "
                     "so per-sample Jacobians are not defined. Use track_running_stats=True."
                 )
-        if module.training and _is_random(module):
+        if module.training and is_random(module):
             raise ValueError(
                 f"{where} is active (training mode): the output is random, so its Jacobian is not defined. "
                 "Call model.eval() first."
@@ -60,7 +60,8 @@ def check_modes(model: nn.Module) -> None:
                 )
 
 
-def _is_random(module: nn.Module) -> bool:
+def is_random(module: nn.Module) -> bool:
+    """Whether a module draws random numbers in training mode."""
     if isinstance(module, _DropoutNd):
         return module.p > 0
     if isinstance(module, nn.MultiheadAttention | nn.RNNBase):

@@ -130,7 +130,7 @@ class _Streamed(Matrix):
         n = np.arange(min(self._K.shape[:2]))
         found = self._K[n, n]  # (N,) or (N, C, C)
         found = found if isinstance(found, Tensor) else torch.from_numpy(np.array(found))
-        return (found.diagonal(dim1=1, dim2=2).flatten() if self._outputs > 1 else found).to(self.device, self.dtype)
+        return (found.diagonal(dim1=1, dim2=2).flatten() if found.dim() == 3 else found).to(self.device, self.dtype)
 
     def _blocks(self) -> Iterator[Float[Tensor, "R N"]]:
         for i in range(0, self._K.shape[0], self._step):

@@ -16,12 +16,14 @@ class Progress:
     """Counts work; shows it on a terminal, or reports it to a function.
 
     Args:
-        total: The work there is, in pairs of samples.
+        total: The work there is.
         show: True or False; None shows it on a terminal only; or a function of (done, total).
+        what: What is under way.
+        unit: Of the work.
     """
 
-    def __init__(self, total: int, show: bool | Report | None) -> None:
-        self.total, self.done = total, 0
+    def __init__(self, total: int, show: bool | Report | None, what: str = "kernel", unit: str = "pairs") -> None:
+        self.total, self.done, self.what, self.unit = total, 0, what, unit
         self.report = show if callable(show) else None
         self.line = sys.stderr.isatty() if show is None else show is True
         self.start = self.last = time.monotonic()
@@ -37,7 +39,7 @@ class Progress:
             self.last, self.shown = now, True
             rate = self.done / (now - self.start)
             end = datetime.now() + timedelta(seconds=(self.total - self.done) / rate)
-            text = f"\rkernel {self.done / self.total:5.1%}  {rate:.3g} pairs/s  ends at {end:%H:%M:%S}"
+            text = f"\r{self.what} {self.done / self.total:5.1%}  {rate:.3g} {self.unit}/s  ends at {end:%H:%M:%S}"
             print(text, end="", file=sys.stderr, flush=True)
 
     def __enter__(self) -> Progress:

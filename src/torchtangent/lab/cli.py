@@ -19,6 +19,7 @@ from torchtangent.lab.console import ProgressListener, claims_table, entries_tab
 from torchtangent.lab.data import ENVIRONMENT
 from torchtangent.lab.recipes import registry
 from torchtangent.lab.results import find_runs
+from torchtangent.lab.runner import rejudge
 from torchtangent.lab.runner import reproduce as run_study
 from torchtangent.lab.study import SCALES, Study
 
@@ -148,6 +149,18 @@ def report(
         Console(stderr=True).print(f"[red]{error}[/]")
         raise typer.Exit(1) from error
     Console().print(f"{out} ({out.stat().st_size / 1024:.0f} KiB)", highlight=False)
+
+
+@app.command()
+def judge(
+    runs: Annotated[list[Path] | None, typer.Argument(help="Folders with runs.")] = None,
+) -> None:
+    """Judge the claims again from the arrays that are there; nothing is computed anew."""
+    findings: list[Finding] = []
+    for run in (run for root in runs or [Path("runs")] for run in find_runs(root)):
+        if run.study in registry():
+            findings += rejudge(registry()[run.study], run)
+    Console().print(tally(findings), highlight=False)
 
 
 @app.command()

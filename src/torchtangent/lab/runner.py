@@ -221,6 +221,15 @@ def _compute(context: Context, key: Key) -> Record:
     )
 
 
+def rejudge(study: Study, run: Run) -> list[Finding]:
+    """Judge a run's claims from its arrays, whatever version of the code made them."""
+    scale: Scale = "paper" if run.scale == "paper" else "smoke"
+    config = study.configuration(scale)
+    run.write_config(config)
+    keys = {name: replace(key, code=None) for name, key in part_keys(study, config).items()}
+    return settle(study, run, scale, keys)
+
+
 def settle(study: Study, run: Run, scale: Scale, keys: Mapping[str, Key]) -> list[Finding]:
     """Judge every entry whose parts are whole, then write the claims and, last, the manifest."""
     findings: list[Finding] = []

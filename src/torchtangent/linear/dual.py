@@ -8,7 +8,7 @@ number of targets are trained at once, as columns of c.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,17 @@ from torch import Tensor
 
 from torchtangent import spectrum
 from torchtangent.kernel.matrix import Matrix, as_matrix
-from torchtangent.kernel.progress import Report
+from torchtangent.kernel.progress import Progress, Report
 from torchtangent.linear.batches import Schedule, check_schedule, divided, rates, shuffled
-from torchtangent.linear.fit import Fit, Form
-from torchtangent.linear.losses import check_labels, check_varies, find_loss
-from torchtangent.linear.trajectory import Rule, Trajectory
+from torchtangent.linear.fit import Fit
+from torchtangent.linear.losses import check_varies, find_loss, read_labels
+from torchtangent.linear.path import Path, Rule
+from torchtangent.linear.points import Points, Terms, at_start
 from torchtangent.operators import Operator
+from torchtangent.spectrum.lanczos import check_symmetric
 
 _FEW = 64  # rows of the kernel that are looked at before
+_Measured = tuple[Float[Tensor, " K"], Float[Tensor, " K"] | None]  # loss and accuracy of each target
 
 
 class SGD:
@@ -39,7 +42,8 @@ class SGD:
             disk, an operator or features. A matrix with N·C rows will do for C outputs. The rows of an operator are
             computed anew in every epoch: where there is room, make it a tensor.
         y: For one output (N,), or (N, K) for K targets; for C outputs (N, C) or (N, C, K); classes are (N,) or (N, K).
-        f0: The network's outputs at θ₀, (N,) or (N, C); without them they count as zero, which is the unbiased form.
+        f0: The network's outputs at θ₀, (N,) or (N, C), or with a value for each target; without them they count as
+            zero, which is the unbiased form.
         J0: Jθ₀, that is `tt.jacobian(model, x) @ θ₀`, shaped like f0. Weight decay needs it.
         loss: "bce" (labels 0 and 1), "cross-entropy" (classes), "mse", or "hinge" (labels -1 and 1): torch's, with the
             mean over samples and outputs.
@@ -64,8 +68,8 @@ class SGD:
         K: Tensor | np.ndarray | Operator | Any,
         y: Any,
         *,
-        f0: Tensor | None = None,
-        J0: Tensor | None = None,
+        f0: Any = None,
+        J0: Any = None,
         loss: str = "bce",
         lr: float,
         momentum: float = 0.0,
@@ -87,13 +91,13 @@ class SGD:
         check_schedule(schedule)
         self._loss, self._lr, self._schedule = find_loss(loss), lr, schedule
         self._rule = Rule(momentum, nesterov, weight_decay)
-        self._K, self._samples, outputs = _training_kernel(K, y, device)
-        like = torch.empty(0, dtype=self._K.dtype, device=self._K.device)
-        self._y, single = check_labels(y, self._loss, self._samples, outputs, like)
-        check_varies(self._y, single)
-        self._form = Form(outputs, single, f0 is not None, weight_decay > 0, like)
-        self._f0 = self._form.column("f0", f0, self._samples)
-        self._J0 = self._form.column("J0", J0, self._samples)
+        self._K = _training_kernel(K, device)
+        self._y, self._form = read_labels(y, self._loss, K.shape, self._K)
+        if self._loss.correct:
+            check_varies(self._y, self._form)
+        self._terms = Terms(self._form, biased=f0 is not None, decayed=weight_decay > 0)
+        self._f0 = at_start(f0, self._form, self._K, "f0")
+        self._J0 = at_start(J0, self._form, self._K, "J0")
 
     @torch.no_grad()
     def run(
@@ -103,12 +107,12 @@ class SGD:
         batch_size: int = 128,
         K_test: Tensor | np.ndarray | Operator | Any = None,
         y_test: Any = None,
-        f0_test: Tensor | None = None,
-        J0_test: Tensor | None = None,
+        f0_test: Any = None,
+        J0_test: Any = None,
         seed: int = 0,
         drop_last: bool = False,
         batches: Iterable[Tensor] | None = None,
-        progress: Report | None = None,
+        progress: bool | Report | None = None,
     ) -> Fit:
         """Train from θ₀.
 
@@ -116,37 +120,41 @@ class SGD:
             epochs: Passes over the samples.
             batch_size: Samples of a step.
             K_test: The kernel of M test samples with the training samples, (M, N) or (M, N, C, C).
-            y_test: Their labels, in the form of y.
+            y_test: Their labels, in the form of y, for test curves.
             f0_test: The network's outputs on them, if f0 was given.
             J0_test: Jθ₀ on them, with weight decay.
             seed: Of the order of the samples, drawn anew for each epoch; it is the same on every device.
             drop_last: Leave out the last batch of an epoch where it is smaller.
             batches: The samples of each step, instead of batch_size, seed and drop_last; `epochs` then says into how
                 many parts of as many steps they are divided.
-            progress: A function of (epochs done, epochs in all).
+            progress: Show a line with rate and end time: True, False, on terminals only (default), or a function of
+                (epochs done, epochs in all).
 
         Raises:
             FloatingPointError: When a loss is not finite at the end of an epoch.
         """
         if epochs < 1:
             raise ValueError(f"epochs must be at least 1, got {epochs}.")
-        test = self._test(K_test, y_test, f0_test, J0_test)
+        test, labels = self._test(K_test, y_test, f0_test, J0_test)
         if batches is None:
-            steps, plan = shuffled(self._samples, epochs, batch_size, seed, drop_last)
+            steps, plan = shuffled(self._form.samples, epochs, batch_size, seed, drop_last)
         else:
-            steps, plan = divided(batches, epochs, self._samples)
+            steps, plan = divided(batches, epochs, self._form.samples)
         lr = rates(self._lr, self._schedule, steps)
         terms = 1 if self._loss.classes else self._form.outputs
-        path = Trajectory(self._K, self._rule, self._f0, self._J0, self._form.outputs, self._y.shape[-1])
-        curves, done = [], 0
-        for epoch, order in enumerate(plan):
-            path.follow(order, lr[done : done + len(order)], terms, self._gradient)
-            done += len(order)
-            curves.append((*self._measured(path.outputs(), self._y), *(test(path.c, path.a) if test else (None, None))))
-            self._check_finite(curves[-1][0], epoch, done)
-            if progress:
-                progress(epoch + 1, epochs)
-        train_loss, train_accuracy, test_loss, test_accuracy = map(self._form.curve, zip(*curves, strict=True))
+        path = Path(self._K, self._rule, self._f0, self._J0, self._form.outputs, self._y.shape[-1])
+        trained, tested, done = list[_Measured](), list[_Measured](), 0
+        with Progress(epochs, progress, "training", "epochs") as bar:
+            for epoch, order in enumerate(plan):
+                path.follow(order, lr[done : done + len(order)], terms, self._gradient)
+                done += len(order)
+                trained.append(self._measured(path.outputs(), self._y))
+                self._check_finite(trained[-1][0], epoch, done)
+                if test and labels is not None:
+                    tested.append(self._measured(test.outputs(path.c, path.a), labels))
+                bar.add(1)
+        train_loss, train_accuracy = self._curves(trained)
+        test_loss, test_accuracy = self._curves(tested)
         assert train_loss is not None
         return Fit(
             c=self._form.restore(path.c),
@@ -155,32 +163,41 @@ class SGD:
             train_accuracy=train_accuracy,
             test_loss=test_loss,
             test_accuracy=test_accuracy,
-            form=self._form,
+            test_outputs=self._form.restore(test.outputs(path.c, path.a)) if test else None,
+            terms=self._terms,
             quadratic=(path.c * path.image).sum(0, dtype=torch.float64),
             cross=(path.c * self._J0).sum(0, dtype=torch.float64),
         )
 
     def _gradient(self, f: Float[Tensor, "rows K"], samples: Int[Tensor, " B"]) -> Float[Tensor, "rows K"]:
-        return self._loss.gradient(self._form.by_sample(f), self._y[samples]).view_as(f)
+        return self._loss.gradient(self._form.by_sample(f), self._y[samples]).reshape(f.shape)
 
-    def _measured(self, f: Float[Tensor, "rows K"], y: Shaped[Tensor, "M ..."]) -> tuple[Tensor, Tensor | None]:
+    def _measured(self, f: Float[Tensor, "rows K"], y: Shaped[Tensor, "M ..."]) -> _Measured:
         """Loss and accuracy of each target."""
         f = self._form.by_sample(f)
         return self._loss.mean(f, y), self._loss.accuracy(f, y)
 
-    def _test(self, K: Any, y: Any, f0: Tensor | None, J0: Tensor | None) -> Callable[..., Any] | None:
-        """(c, a) ↦ loss and accuracy on test samples, if there are any."""
-        if K is None and y is None and f0 is None and J0 is None:
-            return None
-        if K is None or y is None:
+    def _curves(self, measured: list[_Measured]) -> tuple[Float[Tensor, "epochs ..."] | None, ...]:
+        """Losses and accuracies after each epoch, as far as there are any."""
+        both = zip(*measured, strict=True) if measured else ([None], [None])
+        return tuple(None if values[0] is None else self._form.each(torch.stack(values)) for values in both)
+
+    def _test(self, K: Any, y: Any, f0: Any, J0: Any) -> tuple[Points | None, Shaped[Tensor, "M ..."] | None]:
+        """The test samples and their labels, if there are any."""
+        if K is None:
+            if not (y is None and f0 is None and J0 is None):
+                raise ValueError("y_test, f0_test and J0_test belong to K_test, which is missing.")
+            return None, None
+        points, C = self._terms.at(K, f0, J0, self._f0), self._form.outputs
+        if y is None:
+            return points, None
+        samples = points.K.shape[0] // C
+        labels, _ = read_labels(y, self._loss, (samples, samples, C, C), self._f0, "y_test")
+        if labels.shape[-1] != self._y.shape[-1]:
             raise ValueError(
-                "Test curves need both K_test and y_test. To predict, call predict() of what run() returns."
+                f"y has {self._y.shape[-1]} targets, y_test {labels.shape[-1]}: they must be the same ones."
             )
-        outputs, samples = self._form.elsewhere(K, f0, J0, len(self._f0), "_test")
-        y, single = check_labels(y, self._loss, samples, self._form.outputs, self._form.like, "y_test")
-        if single != self._form.single or y.shape[-1] != self._y.shape[-1]:
-            raise ValueError(f"y has {self._y.shape[-1]} targets, y_test {y.shape[-1]}: they must be the same ones.")
-        return lambda c, a: self._measured(outputs(c, a), y)
+        return points, labels
 
     def _check_finite(self, loss: Float[Tensor, " K"], epoch: int, step: int) -> None:
         """Refuse to go on with losses that are not finite."""
@@ -199,19 +216,12 @@ class SGD:
         )
 
 
-def _training_kernel(K: Any, y: Any, device: torch.device | str | None) -> tuple[Matrix, int, int]:
-    """The kernel as a matrix, its samples and its outputs, which for a matrix follow from the number of labels."""
+def _training_kernel(K: Any, device: torch.device | str | None) -> Matrix:
+    """The kernel as a matrix, after a look at some of its rows."""
     if K.shape[0] != K.shape[1]:
         raise ValueError(f"K must be the kernel of the training samples with themselves, got shape {tuple(K.shape)}.")
-    source = as_matrix(K, device)
-    rows, samples = source.shape[0], K.shape[0] if len(K.shape) == 4 else len(y)
-    if samples == 0 or rows % samples:
-        raise ValueError(f"K of shape {tuple(K.shape)} and {len(y)} labels do not fit: a sample has one label.")
-    few = torch.arange(min(rows, _FEW), device=source.device)
-    block = source.rows(few)[:, few]
-    if bool((block - block.T).norm() > 10 * torch.finfo(source.dtype).eps ** 0.5 * block.norm()):
-        raise ValueError(
-            "K is not symmetric, so it is not the kernel of the training samples with themselves. That of test samples "
-            "goes into run(K_test=...)."
-        )
-    return source, samples, rows // samples
+    matrix = as_matrix(K, device)
+    rows = matrix.shape[0]
+    few = torch.linspace(0, rows - 1, min(rows, _FEW)).long().to(matrix.device)
+    check_symmetric(matrix.rows(few)[:, few], matrix.dtype)
+    return matrix

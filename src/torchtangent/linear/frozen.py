@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from torchtangent.jacobians.inputs import Output, _find
+from torchtangent.jacobians.inputs import Output, find
 
 
 class Frozen:
@@ -44,6 +44,12 @@ class Frozen:
         module, attribute = self.places[name][0]
         return module.get_buffer(attribute)
 
+    def join(self, owner: nn.Module) -> None:
+        """Register the network with a module, as `theta0`, so that it moves, is copied and saved with it."""
+        if hasattr(owner, "theta0"):
+            raise ValueError("The model has a part called 'theta0', the name that the frozen weights get. Rename it.")
+        owner.add_module("theta0", self.network)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """f(x), inside of `at`."""
         return tensor_of(self.network(*args, **kwargs), self.output)
@@ -65,7 +71,7 @@ class Frozen:
 
 def tensor_of(result: Any, output: Output) -> Tensor:
     """The tensor inside whatever a network returned, in its own shape."""
-    f = _find(result, output)
+    f = find(result, output)
     if not isinstance(f, Tensor) or not f.is_floating_point():
         kind = f"a tensor of {f.dtype}" if isinstance(f, Tensor) else f"a {type(f).__name__}"
         raise ValueError(
@@ -75,10 +81,15 @@ def tensor_of(result: Any, output: Output) -> Tensor:
     return f
 
 
-def duplicate(model: nn.Module) -> nn.Module:
-    """A deep copy, also of a model that keeps tensors with a history (`weight_norm` does, and cached activations)."""
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The module that `torch.compile` was given, or the model itself: compiled ones lack the derivatives we need."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"The model should be an nn.Module, got a {type(model).__name__}. The model comes first.")
+    return getattr(model, "_orig_mod", model)
+
+
+def duplicate(model: nn.Module) -> nn.Module:
+    """A deep copy, also of a model that keeps tensors with a history (`weight_norm` does, and cached activations)."""
     kept = [t for module in model.modules() for t in vars(module).values() if isinstance(t, Tensor) and not t.is_leaf]
     return copy.deepcopy(model, {id(t): t.detach().clone() for t in kept})
 

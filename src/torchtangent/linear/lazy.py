@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchtangent.jacobians.inputs import Output
-from torchtangent.jacobians.modes import _is_random
-from torchtangent.linear.frozen import Frozen, duplicate, tensor_of
+from torchtangent.jacobians.modes import is_random
+from torchtangent.linear.frozen import Frozen, duplicate, tensor_of, uncompiled
 
 
 def lazy(model: nn.Module, alpha: float, bias: bool = True, *, output: Output = None) -> Lazy:
@@ -41,7 +41,7 @@ def lazy(model: nn.Module, alpha: float, bias: bool = True, *, output: Output = 
     """
     if not 0 < alpha < math.inf:
         raise ValueError(f"alpha should be a positive, finite number, got {alpha}.")
-    return Lazy(model, alpha, bias, output)
+    return Lazy(uncompiled(model), alpha, bias, output)
 
 
 class Lazy(nn.Module):
@@ -61,13 +61,13 @@ class Lazy(nn.Module):
 
     def __init__(self, model: nn.Module, alpha: float, bias: bool = True, output: Output = None) -> None:
         super().__init__()
-        frozen = Frozen(duplicate(model), output)
+        self._frozen = Frozen(duplicate(model), output)
         # The same dicts, so that the model's own entries have their names here, and moving them moves the model.
         for name in ("_parameters", "_buffers", "_non_persistent_buffers_set"):
             vars(self)[name] = vars(model)[name]
         self._modules.update(model._modules)
-        self.add_module("theta0", frozen.network)
-        self._model, self._frozen = (model,), frozen  # in a tuple, or it would be registered once more
+        self._frozen.join(self)
+        self._model = (model,)  # in a tuple, or it would be registered once more
         self._alpha, self._bias = float(alpha), bias
         self.training = model.training
 
@@ -99,7 +99,7 @@ class Lazy(nn.Module):
                     f"{where} normalizes with the statistics of each batch, and α = {self._alpha:g} would amplify "
                     "their noise. Put it in eval mode, with running statistics."
                 )
-            if module.training and _is_random(module):
+            if module.training and is_random(module):
                 raise ValueError(
                     f"{where} is active (training mode): f and f₀ would draw different numbers, and "
                     f"α = {self._alpha:g} would amplify the difference. Put it in eval mode."

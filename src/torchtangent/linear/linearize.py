@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_map_only
 from torchtangent.jacobians.inputs import Output, TangentWarning
 from torchtangent.jacobians.modes import check_autograd, check_modes
 from torchtangent.jacobians.select import Params, select
-from torchtangent.linear.frozen import Frozen, duplicate, load
-from torchtangent.linear.tangent import Way, autocast_dtype, choose, moving, unfused, unmix
+from torchtangent.linear.frozen import Frozen, duplicate, load, uncompiled
+from torchtangent.linear.tangent import Way, autocast_dtype, choose, needs_gradient, unfused, unmix
 
 
 def linearize(
@@ -31,7 +31,10 @@ def linearize(
 
     It is a module like any other: call it as you call the model, train it with any optimizer. The model is copied and
     not touched. The copy is in eval mode and stays there, so that BatchNorm keeps its running statistics and dropout is
-    off, whatever the mode of the model. A training step costs about 5/3 of the network's own.
+    off, whatever the mode of the model.
+
+    J(θ − θ₀) is computed in forward mode: a training step costs about 5/3 of the network's own. Where that fails, and for
+    inputs that need a gradient, reverse mode takes its place, as exact but slower, and a `TangentWarning` says so.
 
     Args:
         model: Any module; θ₀ are its present weights.
@@ -55,7 +58,7 @@ def linearize(
     >>> torch.allclose(lin(x), model(x) + tt.jacobian(model, x) @ lin.displacement(), atol=1e-5)
     True
     """
-    network = duplicate(model)
+    network = duplicate(uncompiled(model))
     check_autograd(network)
     if at is not None:
         load(network, at)
@@ -96,7 +99,7 @@ class Linearized(nn.Module):
                     holder.add_module(part, nn.Module())
                 holder = holder.get_submodule(part)
             holder.register_parameter(attribute, nn.Parameter(self._frozen.weight(name).clone()))
-        self.add_module("theta0", network)
+        self._frozen.join(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """The linearized output for the model's own arguments."""
@@ -105,7 +108,7 @@ class Linearized(nn.Module):
                 args, kwargs = tree_map_only(Tensor, torch.clone, (args, kwargs))
                 return self(*args, **kwargs)
         with unfused(self._attention, self._recurrent):
-            kind = bool(moving(args, kwargs)), autocast_dtype(self._frozen.weight(self._names[0]))
+            kind = needs_gradient(args, kwargs), autocast_dtype(self._frozen.weight(self._names[0]))
             if kind not in self._ways:
                 self._ways[kind] = choose(self._frozen, self._names, args, kwargs)
             f, w = self._ways[kind](self._frozen, self.displacement(), args, kwargs)

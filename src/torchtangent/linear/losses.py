@@ -5,7 +5,7 @@ Outputs f are (N, C, K), for N samples, C outputs and K targets. Labels are (N, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -13,6 +13,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
+
+from torchtangent.kernel.matrix import Matrix
+from torchtangent.kernel.targets import Form, form_of
 
 
 @final
@@ -110,42 +113,35 @@ def find_loss(name: str) -> Loss:
     return LOSSES[name]
 
 
-def check_labels(
-    y: Any, loss: Loss, samples: int, outputs: int, like: Tensor, name: str = "y"
-) -> tuple[Shaped[Tensor, "N ..."], bool]:
-    """Labels as (N, C, K) like `like`, or (N, K) classes; and whether they are of a single target, without axis K."""
+def read_labels(
+    y: Any, loss: Loss, kernel: Sequence[int], like: Tensor | Matrix, name: str = "y"
+) -> tuple[Shaped[Tensor, "N ..."], Form]:
+    """Labels for a kernel of this shape as (N, C, K) in the dtype of `like`, or (N, K) classes; and the form of outputs."""
     y = torch.as_tensor(y)
-    if loss.classes and outputs < 2:
+    form = form_of(y, kernel, name, classes=loss.classes)
+    if loss.classes and form.outputs < 2:
         raise ValueError("loss='cross-entropy' needs a kernel with at least two outputs. For one logit use loss='bce'.")
     if loss.classes and (y.is_floating_point() or y.dtype == torch.bool):
         raise ValueError(
             f"loss='cross-entropy' takes {loss.coding}; {name} has dtype {y.dtype}. Pass {name}.long(), or of one-hot "
             f"labels {name}.argmax(1)."
         )
-    one = (samples,) if loss.classes or outputs == 1 else (samples, outputs)
-    single = tuple(y.shape) == one
-    if not single and (y.dim() != len(one) + 1 or tuple(y.shape[:-1]) != one or y.shape[-1] == 0):
-        many = "(" + ", ".join(map(str, one)) + ", K)"
-        raise ValueError(
-            f"loss={loss.name!r} on {samples} samples with {outputs} output{'s' * (outputs > 1)} needs {name} of shape "
-            f"{one}, or {many} for K targets at once; got {tuple(y.shape)}."
-        )
     y = y.to(like.device, torch.long if loss.classes else like.dtype)
-    y = y[..., None] if single else y
-    wrong = ~loss.valid(y, outputs)
+    y = y.reshape(form.samples, *(() if loss.classes else (form.outputs,)), -1)
+    wrong = ~loss.valid(y, form.outputs)
     if bool(wrong.any()):
         where = tuple(wrong.nonzero()[0].tolist())
         raise ValueError(
             f"loss={loss.name!r} takes {loss.coding}; {name} has {y[where].item()} (sample {where[0]}"
-            f"{'' if single else f', target {where[-1]}'}). {_HINTS[loss.name]}"
+            f"{'' if form.targets is None else f', target {where[-1]}'}). {_HINTS[loss.name]}"
         )
-    return (y if loss.classes or outputs > 1 else y[:, None]), single
+    return y, form
 
 
-def check_varies(y: Shaped[Tensor, "N *out K"], single: bool) -> None:
-    """Refuse targets that are the same for every sample: there is nothing to learn."""
+def check_varies(y: Shaped[Tensor, "N *out K"], form: Form) -> None:
+    """Refuse classes that are the same for every sample: there is nothing to tell apart."""
     constant = (y == y[:1]).flatten(0, -2).all(0)
     if len(y) > 1 and bool(constant.any()):
-        which = constant.nonzero()[:, 0].tolist()
-        said = "y is" if single else f"Of the targets in y, {len(which)} of {len(constant)} (first: {which[0]}) are"
-        raise ValueError(f"{said} constant: every sample has the same label. Check the labels, or drop them.")
+        first, *more = constant.nonzero()[:, 0].tolist()
+        said = "y" if form.targets is None else f"Target {first} of y" + f" (and {len(more)} more)" * bool(more)
+        raise ValueError(f"{said} is constant: every sample has the same label. Check the labels, or drop them.")

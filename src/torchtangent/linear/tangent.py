@@ -27,12 +27,25 @@ Way = Callable[[Frozen, Tangent, Args, Kwargs], tuple[Tensor, Tensor]]
 
 
 def forward_mode(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
-    """One pass with dual numbers; f records no graph unless the inputs need one."""
+    """One pass with dual numbers; f records no graph. Not for inputs that need a gradient."""
+
+    def f(weights: Tangent) -> Tensor:
+        with frozen.at(weights):
+            return frozen(*args, **kwargs)
+
+    at = {name: frozen.weight(name) for name in v}
+    if torch.compiler.is_compiling():
+        value, w = torch.func.jvp(f, (at,), (v,))[:2]
+        return value, w
+    return _bare_duals(f, at, v)
+
+
+@torch.compiler.disable  # at a graph break it would lose the duals, and be wrong without a word
+def _bare_duals(f: Callable[[Tangent], Tensor], at: Tangent, v: Tangent) -> tuple[Tensor, Tensor]:
+    """What `torch.func.jvp` does, in less time."""
     with forward_ad.dual_level():
-        duals = {name: forward_ad.make_dual(frozen.weight(name), t) for name, t in v.items()}
-        with frozen.at(duals):
-            f, w = forward_ad.unpack_dual(frozen(*args, **kwargs))
-    return f, torch.zeros_like(f) if w is None else w
+        value, w = forward_ad.unpack_dual(f({name: forward_ad.make_dual(at[name], t) for name, t in v.items()}))
+    return value, torch.zeros_like(value) if w is None else w
 
 
 def reverse_twice(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
@@ -86,9 +99,9 @@ def _moves(t: Any) -> bool:
     return isinstance(t, Tensor) and t.requires_grad
 
 
-def moving(args: Args, kwargs: Kwargs) -> list[Tensor]:
-    """The inputs that need a gradient."""
-    return list(filter(_moves, tree_leaves((args, kwargs))))
+def needs_gradient(args: Args, kwargs: Kwargs) -> bool:
+    """Whether an input does."""
+    return torch.is_grad_enabled() and any(map(_moves, tree_leaves((args, kwargs))))
 
 
 class _Reverse(torch.autograd.Function):
@@ -128,8 +141,9 @@ class _Reverse(torch.autograd.Function):
 def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> Way:
     """The first way that runs for this network and agrees with reverse mode on this batch, for random u and v.
 
-    Forward mode lacks some layers (and attention's, if the inputs need a gradient), and differs from reverse mode where a
-    network says `no_grad` or an embedding has a padding row. So ⟨u, J v⟩ has to be ⟨Jᵀu, v⟩, with Jᵀu as derivative by v.
+    Forward mode lacks some layers, and differs from reverse mode where a network says `no_grad` or an embedding has a
+    padding row. So ⟨u, J v⟩ has to be ⟨Jᵀu, v⟩, and its derivative by v has to be Jᵀu. By the inputs it is not to be
+    differentiated at all: the formulas of LayerNorm and InstanceNorm take their statistics for constants.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -143,33 +157,30 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> Way:
         u = noise(f.detach())
         gradient = pull_back(f, at, u)
     v = {name: noise(g).requires_grad_() for name, g in gradient.items()}
-    inputs = moving(args, kwargs)
 
     def works(way: Way) -> bool:
         try:
             with torch.enable_grad(), warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)  # torch's own
                 w = way(frozen, v, args, kwargs)[1]
-                if inputs:
-                    torch.autograd.grad(w, inputs, u, retain_graph=True, allow_unused=True)
                 return _transposed(u, w, gradient, v, pull_back(w, v, u))
         except torch.OutOfMemoryError:
             raise
         except (NotImplementedError, RuntimeError):
             return False
 
-    for way in SLOW if _has_padding(frozen, names) else (forward_mode, *SLOW):
+    inputs = needs_gradient(args, kwargs)
+    for way in SLOW if inputs or _has_padding(frozen, names) else (forward_mode, *SLOW):
         if works(way):
             if way in SLOW:
+                why = "the inputs need a gradient" if inputs else "forward mode fails for this model"
                 warnings.warn(
-                    f"The linearization takes {SLOW[way]} (exact, but slower): forward mode fails for this model.",
-                    TangentWarning,
-                    stacklevel=2,
+                    f"The linearization takes {SLOW[way]} (exact, but slower): {why}.", TangentWarning, stacklevel=2
                 )
             return way
     raise ValueError(
         "J v and Jᵀu of this network contradict each other, however they are computed. "
-        "Does it draw random numbers, or change its weights or buffers, when it is called?"
+        "Does it draw random numbers, change its weights or buffers when it is called, or hold compiled parts?"
     )
 
 

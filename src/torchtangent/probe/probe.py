@@ -166,11 +166,16 @@ class TangentProbe:
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs, in tensors and numbers: the start, the weights at the last record, the records."""
-        return {"records": list(self.records), "skipped": list(self.skipped), "observer": self._observer.state_dict()}
+        return {
+            "records": list(self.records),
+            "skipped": list(self.skipped),
+            "latest": self._latest,
+            "observer": self._observer.state_dict(),
+        }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Go on from `state_dict()`. Steps that are measured again stand twice in a file: the later lines count."""
-        self.records, self.skipped = list(saved["records"]), list(saved["skipped"])
+        self.records, self.skipped, self._latest = list(saved["records"]), list(saved["skipped"]), saved["latest"]
         self._observer.load_state_dict(saved["observer"])
 
     def lightning(self) -> Any:

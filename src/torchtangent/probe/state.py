@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from torchtangent.alignment.labels import as_targets
 from torchtangent.jacobians.call import Network, pull_back, undisturbed
 from torchtangent.jacobians.inputs import Output
 from torchtangent.kernel.ntk import flatten, ntk
 from torchtangent.kernel.samples import Samples
 from torchtangent.probe.activity import Activity, activity, batches
-from torchtangent.probe.labels import as_targets
 from torchtangent.spectrum import center
 
 _NOISE = 30  # roundings of K below which what is left of it by centering cannot be told from zero
@@ -121,7 +121,7 @@ class State:
     @cached_property
     def eigenvalues(self) -> Float[Tensor, " K"]:
         """All those of K centred per class, the largest first; zero where rounding made them negative."""
-        K = center(self.kernel).double()
+        K = center(self.kernel.double())
         rounding = torch.finfo(self.kernel.dtype).eps * torch.linalg.vector_norm(self.kernel, dtype=torch.float64)
         if torch.linalg.vector_norm(K) <= _NOISE * rounding:
             raise Undefined  # all samples have the same gradient: the network died

@@ -137,8 +137,7 @@ def time_to(K: Any, y: Any, loss: float, *, f0: Any = None) -> Float[Tensor, "*k
     between = (goal > 0) & (energy.sum(0) > goal)
     if bool(between.any()):
         times[between] = _bisected(4 / task.rows * values, energy[:, between], goal[between])
-    found = times.to(task.matrix.dtype)
-    return found[0] if task.single else found
+    return task.form.each(times.to(task.matrix.dtype))
 
 
 def _bisected(

@@ -6,17 +6,18 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from torchtangent.kernel.targets import form_of
 from torchtangent.linear.losses import check_varies
-from torchtangent.linear.predict.problem import Problem, outputs_of, problem
+from torchtangent.linear.predict.problem import Modes, Problem, problem
 from torchtangent.operators import Operator
 from torchtangent.operators.base import checked_damping
 from torchtangent.spectrum.leading import DENSE_LIMIT, rounding
 
 _RESIDUAL = 1e-5  # of a solution, relative to what is solved for: beyond it there is none
+_ITERATED = 1e-2  # the same of conjugate gradients, which warn before
 
 
 def ridge(
@@ -73,7 +74,7 @@ def classify(K: Any, y: Any, K_test: Any = None, *, ridge: float = 0.0) -> Int[T
     """The class of largest score, where scores are the kernel regression of one-hot labels.
 
     A kernel without outputs serves every class, one against the rest (any other coding of the two sides gives the same
-    classes). For the scores themselves call `ridge` with one-hot labels.
+    classes). A class without a sample is never predicted. For the scores themselves call `ridge` with one-hot labels.
 
     Args:
         K: The kernel of the training points, without outputs or with one for each class.
@@ -88,22 +89,26 @@ def classify(K: Any, y: Any, K_test: Any = None, *, ridge: float = 0.0) -> Int[T
     tensor([1])
     """
     labels = torch.as_tensor(y)
-    if labels.is_floating_point() or labels.dtype == torch.bool or labels.dim() not in (1, 2) or not labels.numel():
+    if labels.is_floating_point() or labels.dtype == torch.bool:
         raise ValueError(
             f"classify takes integer classes (N,) or (N, K); y has dtype {labels.dtype} and shape "
             f"{tuple(labels.shape)}. Pass y.long(), or of one-hot labels y.argmax(1)."
         )
-    outputs = outputs_of(K, len(labels))
+    form = form_of(labels, K.shape, classes=True)
+    outputs = form.outputs
     lowest, highest = int(labels.min()), int(labels.max())
     if lowest < 0 or (outputs > 1 and highest >= outputs):
         known = f"0 to {outputs - 1}, as K has {outputs} outputs" if outputs > 1 else "0, 1, …"
         raise ValueError(
             f"Classes are {known}; y has {lowest} to {highest}. Labels -1 and 1 become these by (y + 1) // 2."
         )
-    check_varies(labels.reshape(len(labels), -1), single=labels.dim() == 1)
-    Y = F.one_hot(labels.long(), outputs if outputs > 1 else highest + 1).movedim(-1, 1)  # (N, C) or (N, C, K)
-    scores = _predicted(K, Y if outputs > 1 else Y.flatten(1), K_test, ridge)
-    return scores.reshape(len(scores), *Y.shape[1:]).argmax(1)
+    labels = labels.long().reshape(form.samples, 1, -1)
+    check_varies(labels[:, 0], form)
+    classes = torch.arange(outputs).to(labels) if outputs > 1 else labels.unique()
+    Y = labels == classes[:, None]  # (N, C, K)
+    scores = _predicted(K, Y if outputs > 1 else Y.flatten(1), K_test, ridge).reshape(-1, *Y.shape[1:])
+    seen = Y.any(0).to(scores.device)
+    return form.each(classes.to(scores.device)[scores.where(seen, -torch.inf).argmax(1)])
 
 
 def leave_one_out(K: Any, y: Any, *, ridge: float = 0.0, f0: Any = None) -> Float[Tensor, "..."]:
@@ -129,7 +134,7 @@ def leave_one_out(K: Any, y: Any, *, ridge: float = 0.0, f0: Any = None) -> Floa
     """
     task = problem(K, y, f0)
     c, blocks = _with_inverse(task, checked_damping(ridge))
-    errors = torch.linalg.solve(blocks, c.unflatten(0, (-1, task.outputs)))
+    errors = torch.linalg.solve(blocks, task.form.by_sample(c))
     return task.shaped(task.y - errors.flatten(0, 1))
 
 
@@ -141,10 +146,9 @@ def _predicted(K: Any, y: Any, K_test: Any, ridge: float, f0: Any = None, f0_tes
     return task.shaped(start + task.times(task.K if K_test is None else K_test, c))
 
 
-class _Factor(NamedTuple):
-    """A = K + ridge·I = LLᵀ, with A's extreme eigenvalues, estimated."""
+class _Range(NamedTuple):
+    """The extreme eigenvalues of A = K + ridge·I, estimated."""
 
-    L: Float[Tensor, "rows rows"]
     smallest: float
     largest: float
 
@@ -152,56 +156,88 @@ class _Factor(NamedTuple):
 def _solved(task: Problem, ridge: float) -> Float[Tensor, "rows K"]:
     """A⁻¹(y − f₀) with A = K + ridge·I."""
     if not isinstance(task.K, Operator):
-        return _checked_solution(task, ridge, _cholesky(task, ridge))
+        return _by_cholesky(task, ridge)[0]
+    if task.K.matrix_free:
+        return _by_products(task, ridge)
+    _, span = _modes(task, ridge)
     try:
-        return task.K.solve(task.residual.to(task.K.dtype), damping=ridge).double()
+        c = task.K.solve(task.residual, damping=ridge)
     except torch.linalg.LinAlgError as error:
-        raise _singular(task, 0.0, _largest(task.K.__matmul__, task.y)) from error
+        raise _singular(task, span) from error
+    return _checked(task, ridge, c, span)
 
 
 def _with_inverse(task: Problem, ridge: float) -> tuple[Float[Tensor, "rows K"], Float[Tensor, "N C C"]]:
     """A⁻¹(y − f₀), and the blocks on the diagonal of A⁻¹."""
-    C = task.outputs
+    C = task.form.outputs
     if not isinstance(task.K, Operator):
-        factor = _cholesky(task, ridge)
-        blocks = torch.cholesky_inverse(factor.L).view(-1, C, task.rows // C, C).diagonal(dim1=0, dim2=2)
-        return _checked_solution(task, ridge, factor), blocks.permute(2, 0, 1)
+        c, L = _by_cholesky(task, ridge)
+        blocks = torch.cholesky_inverse(L).view(-1, C, task.form.samples, C).diagonal(dim1=0, dim2=2)
+        return c, blocks.permute(2, 0, 1)
     # A⁻¹ = U (1/(λ + ridge) − ρ) Uᵀ + ρ I, where ρ = 1/ridge belongs to what is orthogonal to all modes U.
-    values, U = task.modes()
-    complete = len(values) == task.rows
-    if ridge == 0 and not complete:
-        raise _singular(task, 0.0, max(values.tolist(), default=0.0))
-    rest = 0.0 if complete else 1 / ridge
+    (values, U), _ = _modes(task, ridge)
+    rest = 0.0 if len(values) == task.rows else 1 / ridge
     weights = 1 / (values + ridge) - rest
     V = U.view(-1, C, len(values))
     c = U @ (weights[:, None] * (U.T @ task.residual)) + rest * task.residual
     return c, (V * weights) @ V.mT + rest * torch.eye(C).to(V)
 
 
-def _cholesky(task: Problem, ridge: float) -> _Factor:
-    """The factor of A; an error if A is not positive definite to rounding."""
+def _by_cholesky(task: Problem, ridge: float) -> tuple[Float[Tensor, "rows K"], Float[Tensor, "rows rows"]]:
+    """The solution, and the factor A = LLᵀ; an error if A is not positive definite to rounding."""
     A = task.dense()
     A.diagonal().add_(ridge)
     L, info = torch.linalg.cholesky_ex(A)
     if info != 0:
         # Of large matrices all eigenvalues would take many times as long as what has failed.
         smallest = float(torch.linalg.eigvalsh(A)[0]) if len(A) <= DENSE_LIMIT else 0.0
-        raise _singular(task, smallest, _largest(A.matmul, A))
-    smallest = 1 / _largest(lambda V: _substitute(L, V), L)
-    largest = _largest(lambda V: L @ (L.T @ V), L)
-    if not smallest > rounding(task.matrix.dtype) * largest:
-        raise _singular(task, smallest, largest)
-    return _Factor(L, smallest, largest)
+        raise _singular(task, _Range(smallest, _largest(A.matmul, A)))
+    span = _Range(1 / _largest(lambda V: _substitute(L, V), L), _largest(lambda V: L @ (L.T @ V), L))
+    _check_range(task, span)
+    return _checked(task, ridge, _substitute(L, task.residual), span), L
 
 
-def _checked_solution(task: Problem, ridge: float, factor: _Factor) -> Float[Tensor, "rows K"]:
-    """The solution by the factor, checked against K."""
-    b = task.residual
-    c = _substitute(factor.L, b)
-    gap = torch.linalg.vector_norm(task.times(task.K, c) + ridge * c - b, dim=0)
-    if not bool((gap <= _RESIDUAL * torch.linalg.vector_norm(b, dim=0)).all()):
-        raise _singular(task, factor.smallest, factor.largest)
+def _by_products(task: Problem, ridge: float) -> Float[Tensor, "rows K"]:
+    """The solution by conjugate gradients, which show by what they leave over that there is none."""
+    assert isinstance(task.K, Operator)
+    c = task.K.solve(task.residual.to(task.K.dtype), damping=ridge).double()
+    left = _residual(task, ridge, c)
+    if not left <= _ITERATED:
+        largest = _largest(task.K.__matmul__, task.y.to(task.K.dtype))
+        raise ValueError(
+            f"K + ridge·I is singular to rounding, or nearly: conjugate gradients left {left:.1e} of y − f₀ over. Pass "
+            f"a ridge larger by {1e-4 * largest:.1e}, or fit only what K can by flow(K, y, math.inf)."
+        )
     return c
+
+
+def _modes(task: Problem, ridge: float) -> tuple[Modes, _Range]:
+    """The modes of K; an error if A is singular to rounding."""
+    modes = task.modes()
+    smallest = float(modes.values.min()) if len(modes.values) == task.rows else 0.0
+    span = _Range(smallest + ridge, max(modes.values.tolist(), default=0.0) + ridge)
+    _check_range(task, span)
+    return modes, span
+
+
+def _check_range(task: Problem, span: _Range) -> None:
+    """Refuse an A whose smallest eigenvalue is rounding of K."""
+    if not span.smallest > rounding(task.matrix.dtype) * span.largest:
+        raise _singular(task, span)
+
+
+def _checked(task: Problem, ridge: float, c: Float[Tensor, "rows K"], span: _Range) -> Float[Tensor, "rows K"]:
+    """c, if it is a solution."""
+    if not _residual(task, ridge, c) <= _RESIDUAL:
+        raise _singular(task, span)
+    return c
+
+
+def _residual(task: Problem, ridge: float, c: Float[Tensor, "rows K"]) -> float:
+    """‖Ac − b‖ / ‖b‖ of b = y − f₀, the largest of all targets."""
+    b = task.residual
+    gap = torch.linalg.vector_norm(task.times(task.K, c) + ridge * c - b, dim=0)
+    return float((gap / torch.linalg.vector_norm(b, dim=0).clamp(min=torch.finfo(b.dtype).tiny)).max())
 
 
 def _substitute(L: Float[Tensor, "rows rows"], V: Float[Tensor, "rows K"]) -> Float[Tensor, "rows K"]:
@@ -217,8 +253,9 @@ def _largest(times: Callable[[Tensor], Tensor], like: Float[Tensor, "rows _"]) -
     return float(torch.linalg.vector_norm(V, dim=0).max())
 
 
-def _singular(task: Problem, smallest: float, largest: float) -> ValueError:
+def _singular(task: Problem, span: _Range) -> ValueError:
     """The error for a system that has no solution in the precision of K."""
+    smallest, largest = span
     dtype = str(task.matrix.dtype).removeprefix("torch.")
     condition = f"at least {largest / abs(smallest):.1e}" if smallest else "infinity"
     more = max(0.0, -smallest) + 10 * max(rounding(task.matrix.dtype), 1e-10) * largest  # for a residual below 1e-6

@@ -63,14 +63,14 @@ class Rule:
         return before, now
 
 
-class Trajectory:
+class Path:
     """c on its way, and Kc with it.
 
     Args:
         K: The kernel of the training samples, symmetric, a row for each sample and output.
         rule: Of the steps.
-        f0: f₀, (rows, 1).
-        J0: Jθ₀, (rows, 1).
+        f0: f₀, a column, or one for each target.
+        J0: Jθ₀, likewise.
         outputs: C.
         targets: K columns of c.
     """
@@ -79,8 +79,8 @@ class Trajectory:
         self,
         K: Matrix,
         rule: Rule,
-        f0: Float[Tensor, "rows 1"],
-        J0: Float[Tensor, "rows 1"],
+        f0: Float[Tensor, "rows _"],
+        J0: Float[Tensor, "rows _"],
         outputs: int,
         targets: int,
     ) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
-
-from torchtangent.alignment.columns import one_hot
+from torch.nn import functional as F
 
 
 def as_targets(y: Any, shape: tuple[int, ...], name: str = "y") -> Float[Tensor, "N C"]:
@@ -41,6 +40,18 @@ def as_targets(y: Any, shape: tuple[int, ...], name: str = "y") -> Float[Tensor,
             "floating-point numbers for a regression."
         )
     if C > 1 and tuple(y.shape) == shape[:-1]:
-        y = one_hot(y.flatten(), C, name)
+        y = one_hot(y, C, name)
     Y = y.reshape(N, -1)
     return Y if Y.is_floating_point() else Y.float()
+
+
+def one_hot(y: Shaped[Tensor, " *N"], outputs: int, name: str) -> Int[Tensor, "*N C"]:
+    """Integer classes, a column for each output; other labels are refused by name."""
+    if y.is_floating_point():
+        raise ValueError(
+            f"{name} holds one real number for {outputs} outputs: pass integer classes (y.long()), or numbers of shape "
+            f"{(*y.shape, outputs)}."
+        )
+    if int(y.min()) < 0 or int(y.max()) >= outputs:
+        raise ValueError(f"{name} should hold classes 0 … {outputs - 1}, got {int(y.min())} … {int(y.max())}.")
+    return F.one_hot(y.long(), outputs)

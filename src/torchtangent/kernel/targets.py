@@ -1,0 +1,99 @@
+"""Targets for a kernel as columns: in whatever form they are given, row n·C + c is output c of sample n."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from torchtangent.kernel.matrix import Matrix
+
+
+@final
+@dataclass(frozen=True)
+class Form:
+    """How targets are given: (N,) for one output, (N, C) for C, and for K targets at once with a last axis K.
+
+    Attributes:
+        samples: N.
+        outputs: C.
+        targets: K, or None for a single target without an axis.
+
+    >>> form = Form(samples=2, outputs=3)
+    >>> form.shape, form.restore(torch.arange(6.0)[:, None])
+    ((2, 3), tensor([[0., 1., 2.],
+            [3., 4., 5.]]))
+    """
+
+    samples: int
+    outputs: int
+    targets: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """N·C."""
+        return self.samples * self.outputs
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the targets."""
+        inner = () if self.outputs == 1 else (self.outputs,)
+        return (self.samples, *inner) if self.targets is None else (self.samples, *inner, self.targets)
+
+    def by_sample(self, columns: Shaped[Tensor, "rows K"]) -> Shaped[Tensor, "M C K"]:
+        """Rows as samples and their outputs."""
+        return columns.unflatten(0, (-1, self.outputs))
+
+    def restore(self, columns: Shaped[Tensor, "rows K"]) -> Shaped[Tensor, "M ..."]:
+        """Columns, of these samples or others, in the form of the targets."""
+        return self.each(columns if self.outputs == 1 else self.by_sample(columns))
+
+    def each(self, values: Shaped[Tensor, "... K"]) -> Shaped[Tensor, "..."]:
+        """What there is for each target, without their axis if they have none."""
+        return values[..., 0] if self.targets is None else values
+
+
+def form_of(y: Tensor, kernel: Sequence[int], name: str = "y", *, classes: bool = False) -> Form:
+    """The form of targets for a kernel of this shape, (N, N, C, C) or (N·C, N·C).
+
+    With classes, a sample has one label for all of its outputs: (N,) or (N, K).
+
+    >>> form_of(torch.ones(2, 3), (6, 6))
+    Form(samples=2, outputs=3, targets=None)
+    """
+    given = tuple(y.shape)
+    if len(kernel) == 4:
+        outputs = kernel[2]
+    else:  # a matrix has as many rows for a sample as the samples leave it
+        outputs = kernel[0] // given[0] if given and given[0] and kernel[0] % given[0] == 0 else 1
+    samples = kernel[0] if len(kernel) == 4 else kernel[0] // outputs
+    one = (samples,) if classes or outputs == 1 else (samples, outputs)
+    if given[: len(one)] != one or len(given) > len(one) + 1 or 0 in given:
+        raise ValueError(
+            f"A kernel of {samples} samples with {outputs} output{'s' * (outputs > 1)} needs {name} of shape {one}, or "
+            f"({', '.join(map(str, one))}, K) for K targets at once; got {given}."
+        )
+    return Form(samples, outputs, given[-1] if len(given) > len(one) else None)
+
+
+def as_columns(
+    y: Any, kernel: Sequence[int], like: Tensor | Matrix, name: str = "y"
+) -> tuple[Float[Tensor, "rows K"], Form]:
+    """Targets that are numbers, as columns of the dtype and on the device of `like`, and the form they had."""
+    y = torch.as_tensor(y).detach()
+    form = form_of(y, kernel, name)
+    columns = y.to(like.device, like.dtype).reshape(form.rows, -1)
+    check_finite(columns, form, name)
+    return columns, form
+
+
+def check_finite(columns: Float[Tensor, "rows K"], form: Form, name: str) -> None:
+    """Refuse columns with NaN or infinity."""
+    bad = (~torch.isfinite(columns)).any(1)
+    if bool(bad.any()):
+        sample = int(bad.nonzero()[0]) // form.outputs
+        raise ValueError(f"{name} has NaN or infinity, first in sample {sample}.")
