@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,10 @@ each_entry = pytest.mark.parametrize(("study", "entry"), ENTRIES, ids=lambda ite
 GEORGE2023 = [
     "TG-Fig2.1",
     "TG-Eq2.4",
+    "TG-Ridge",
+    "TG-MinNorm",
+    "TG-Eq-perex",
+    "TG-7",
     "TG-Fig3.1",
     "TG-FIM-def",
     "TG-Fig3.3",
@@ -35,11 +40,48 @@ GEORGE2023 = [
     "TG-A.4",
     "TG-FigB.1",
     "TG-FigB.2",
+    "TG-Margin",
+]
+BARATIN2021 = ["TG-Lem6.2.1", "TG-PropB.1.4/6", "TG-erank/Tk/CKA", "TG-Thm6.4.1", "TG-PropB.2.5"]
+GEORGE2022 = ["TG-5-lin", "TG-5-metrics"]
+
+ORTIZ2021 = [
+    *("OJ-Eq1", "OJ-Eq3", "OJ-Lem1", "OJ-Thm1"),
+    *(
+        "OJ-Gram",
+        "OJ-Bin",
+        "OJ-Fig2",
+        "OJ-Fig13",
+        "OJ-Fig14",
+        "OJ-Fig7",
+        "OJ-Fig15",
+        "OJ-Fig16",
+        "OJ-Fig11",
+        "OJ-Fig12",
+    ),
+    "OJ-Claim-speed",
+    *("OJ-Data-D(u)", "OJ-NAD", "OJ-Fig10", "OJ-Fig4", "OJ-NADdef"),
+    *("OJ-CIFAR2", "OJ-Fig5", "OJ-Fig6", "OJ-Tab1", "OJ-Fig8", "OJ-Fig9"),
 ]
 
 
 def test_the_thesis_is_there_whole() -> None:
     assert [entry.id for entry in registry()["george2023"].entries] == GEORGE2023
+
+
+def test_chapters_on_training_are_studies_of_their_own() -> None:
+    assert [entry.id for entry in registry()["baratin2021"].entries] == BARATIN2021
+    assert [entry.id for entry in registry()["george2022"].entries] == GEORGE2022
+
+
+def test_what_linearized_networks_say_is_there() -> None:
+    assert [entry.id for entry in registry()["ortiz2021"].entries] == ORTIZ2021
+
+
+@each_entry
+def test_an_entry_is_found_by_a_name_that_a_shell_leaves_alone(study: Study, entry: Entry) -> None:
+    assert re.fullmatch(r"[\w.-]+", entry.slug)
+    assert study.find(entry.slug) is study.find(entry.id) is entry
 
 
 @each_study
@@ -95,9 +137,18 @@ def test_an_entry_is_drawn_and_described(study: Study, entry: Entry, all_runs: P
             assert all(axes.get_xlabel() or axes.get_ylabel() for axes in figure.axes)
 
 
-@pytest.mark.parametrize("name", ["gaussians", "second-order", "random-layers", "line-kernels"])
-def test_the_same_seed_gives_the_same_arrays(name: str, all_runs: Path, tmp_path: Path) -> None:
-    study = registry()["george2023"]
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        *(("george2023", name) for name in ("gaussians", "second-order", "random-layers", "line-kernels")),
+        *(("george2023", name) for name in ("min-norm", "increments", "contraction", "generalization")),
+        *(("baratin2021", name) for name in ("regression", "random-kernels", "random-balls", "along-training")),
+        *(("george2022", name) for name in ("trajectories", "linearity")),
+        *(("ortiz2021", name) for name in ("norms", "stein", "accuracies")),
+    ],
+)
+def test_the_same_seed_gives_the_same_arrays(key: str, name: str, all_runs: Path, tmp_path: Path) -> None:
+    study = registry()[key]
     entry = next(entry for entry in study.entries if name in entry.parts)
     reproduce(study, "test", tmp_path, only=[entry.id])
     first, second = (Run(root / study.key / "test").load([name]) for root in (all_runs, tmp_path))
@@ -119,3 +170,28 @@ def test_errata_do_not_hold(all_runs: Path) -> None:
     findings = {(finding.id, finding.name): finding for finding in Run(all_runs / "george2023" / "test").read_claims()}
     for key in [("TG-Eq2.4", "kl as printed"), ("TG-A.4", "words")]:
         assert findings[key].verdict == "did not hold"
+
+
+def test_identities_of_linearized_networks_hold_at_any_scale(all_runs: Path) -> None:
+    for finding in Run(all_runs / "ortiz2021" / "test").read_claims():
+        if finding.id in ("OJ-Eq1", "OJ-Eq3", "OJ-Lem1", "OJ-Data-D(u)"):
+            assert finding.verdict == "held", finding
+
+
+def test_theorems_on_training_hold_at_any_scale(all_runs: Path) -> None:
+    """All that is proven, but not what is fitted or seen during training."""
+    proven = {
+        "george2023": ("TG-Ridge", "TG-MinNorm", "TG-Eq-perex", "TG-Margin"),
+        "baratin2021": BARATIN2021,
+        "george2022": ("TG-5-lin",),
+    }
+    seen = ("monte carlo", "first order", "time constant as printed", "along training", "limit", "rate")
+    for key, ids in proven.items():
+        for finding in Run(all_runs / key / "test").read_claims():
+            if finding.id in ids and finding.name not in seen:
+                assert finding.verdict == "held", finding
+
+
+def test_the_printed_time_constant_does_not_hold(all_runs: Path) -> None:
+    findings = {finding.name: finding for finding in Run(all_runs / "baratin2021" / "test").read_claims()}
+    assert findings["time constant as printed"].verdict == "did not hold"

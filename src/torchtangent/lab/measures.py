@@ -26,18 +26,6 @@ def smallest(name: str) -> Callable[[Arrays], Measured]:
     return lambda arrays: float(np.min(arrays[name]))
 
 
-def named(names: str, values: str) -> Callable[[Arrays], Measured]:
-    """The largest entry of each row of an array, under the names in another."""
-    return lambda arrays: {
-        name: float(np.max(row)) for name, row in zip(arrays[names].tolist(), arrays[values], strict=True)
-    }
-
-
-def share(name: str) -> Callable[[Arrays], Measured]:
-    """The share of entries that are true (or the mean)."""
-    return lambda arrays: float(np.mean(arrays[name]))
-
-
 def exponent(x: np.ndarray | Sequence[float], y: np.ndarray | Sequence[float]) -> float:
     """The power with which y goes with x: the slope of a line through their logarithms.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from torchtangent.lab.measures import exponent
 from torchtangent.lab.rules import Measured
 from torchtangent.lab.study import Arrays
 
@@ -147,4 +148,41 @@ def moved(arrays: Arrays) -> dict[str, float]:
     return {
         "random": float(np.median(arrays["moved_random"]) / first),
         "last singular": float(arrays["moved_singular"][-1] / first),
+    }
+
+
+def other_interpolators(arrays: Arrays) -> Measured:
+    """The smallest norm of other interpolators relative to the shortest one's, and what they miss of the labels."""
+    return {"norm": float(arrays["others_norm"].min()), "misfit": float(arrays["others_error"])}
+
+
+def noise_exponent(arrays: Arrays) -> Measured:
+    """The exponent with which the error of a covariance falls with the number of draws."""
+    return exponent(arrays["draws"], np.exp(np.log(arrays["errors"]).mean(1)))
+
+
+def largest_ratio(over: str, under: str) -> Callable[[Arrays], Measured]:
+    """The largest ratio of two arrays."""
+    return lambda arrays: float(np.max(arrays[over] / arrays[under]))
+
+
+def margin_bounds(arrays: Arrays) -> np.ndarray:
+    """The right-hand side of (B.2.5) without the margin loss, for each sample and γ."""
+    return 2 * arrays["complexity"] + 3 * np.sqrt(np.log(2 / arrays["confidence"]) / (2 * arrays["n"]))
+
+
+def margin_violations(arrays: Arrays) -> Measured:
+    """The fraction of samples that violate (B.2.5), for each γ."""
+    return _by_gamma(arrays, arrays["gap"] > margin_bounds(arrays))
+
+
+def expected_violations(arrays: Arrays) -> Measured:
+    """The fraction of samples that violate proposition 2.5.1, for each γ."""
+    last = np.sqrt(np.log(1 / arrays["confidence"]) / (2 * arrays["n"]))
+    return _by_gamma(arrays, arrays["margin_gap"] > 2 * arrays["complexity"].mean(0) + last)
+
+
+def _by_gamma(arrays: Arrays, violated: np.ndarray) -> Measured:
+    return {
+        f"γ = {gamma:g}": float(np.mean(column)) for gamma, column in zip(arrays["gap_gammas"], violated.T, strict=True)
     }

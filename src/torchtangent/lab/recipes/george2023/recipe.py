@@ -1,10 +1,18 @@
-"""What is run: the background (ch. 2), NNGeometry (ch. 3), EKFAC's theory (ch. 4, app. A), figures B.1 and B.2."""
+"""What is run: background (ch. 2), NNGeometry (ch. 3), EKFAC's theory (ch. 4, app. A), parts of app. B and ch. 7."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torchtangent.lab.recipes.george2023 import approximations, geometry, kronecker, tangent
+from torchtangent.lab.recipes.george2023 import (
+    approximations,
+    geometry,
+    gradients,
+    kronecker,
+    linear,
+    margins,
+    tangent,
+)
 from torchtangent.lab.recipes.george2023.claims import CLAIMS
 from torchtangent.lab.recipes.george2023.entries import ENTRIES
 from torchtangent.lab.study import Part, Scale, Study
@@ -13,6 +21,10 @@ PARTS = (
     Part("gaussians", geometry.gaussians),
     Part("second-order", geometry.second_order),
     Part("rademacher", geometry.rademacher),
+    Part("ridge", linear.ridge),
+    Part("min-norm", linear.min_norm),
+    Part("per-example", gradients.per_example),
+    Part("increments", gradients.increments),
     Part("checkpoints", approximations.checkpoints),
     Part("quadratic-forms", approximations.quadratic_forms, needs=("checkpoints",)),
     Part("definitions", approximations.definitions, needs=("checkpoints",)),
@@ -23,6 +35,8 @@ PARTS = (
     Part("damping", kronecker.damping),
     Part("perturbations", tangent.perturbations),
     Part("line-kernels", tangent.line_kernels),
+    Part("contraction", margins.contraction),
+    Part("generalization", margins.generalization),
 )
 
 
@@ -57,6 +71,32 @@ def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
             "signs": pick(200, 1000, 50),
             "draws": pick(1000, 10000, 50),
             "confidence": 0.05,
+        },
+        "ridge": {
+            "data": data,
+            "samples": pick(200, 1000, 20),
+            "test_samples": pick(60, 200, 10),
+            "seed": 0,
+            "log10_lambdas": [-6, 1],
+            "lambda_count": pick(8, 15, 3),
+        },
+        "min-norm": {
+            "data": data,
+            "samples": pick(60, 200, 12),
+            "seed": 0,
+            "sigma": 0.1,
+            "draws": pick([30, 100, 300, 1000], [100, 300, 1000, 3000, 10000], [10, 100]),
+            "repeats": pick(5, 10, 3),
+            "detours": pick(20, 100, 3),
+        },
+        "per-example": {"data": data, "samples": pick(32, 128, 4), "seed": 0},
+        "increments": {
+            "data": data,
+            "samples": pick(64, 500, 16),
+            "seed": 0,
+            "widths": pick([64], [256, 256], [16]),
+            "time": pick(4.0, 10.0, 1.0),
+            "steps": pick([32, 64, 128], [100, 200, 400, 800, 1600], [8, 16]),
         },
         "checkpoints": {
             "data": data,
@@ -112,6 +152,27 @@ def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
             "layers": 6,
             "seeds": list(range(pick(5, 10, 2))),
         },
+        "contraction": {
+            "seed": 7,
+            "trials": pick(20, 200, 3),
+            "samples": pick(10, 12, 6),
+            "classes": 3,
+            "angles": 32,
+            "radii": [0.5, 1.0, 2.0],
+            "matrices": pick(100, 500, 10),
+            "gammas": [0.1, 0.3, 1.0, 3.0],
+        },
+        "generalization": {
+            "seed": 8,
+            "draws": pick(500, 10000, 20),
+            "samples": 100,
+            "signs": pick(50, 200, 20),
+            "angles": 32,
+            "radii": [0.5, 1.0, 2.0],
+            "mean": 1.0,
+            "gammas": [0.3, 1.0],
+            "confidence": 0.05,
+        },
     }
 
 
@@ -119,8 +180,8 @@ STUDY = Study(
     key="george2023",
     title="Deep networks training and generalization: insights from linearization",
     reference=(
-        "Thomas George, PhD thesis, Université de Montréal, 2023. Background (ch. 2), NNGeometry (ch."
-        " 3), the theory of EKFAC (ch. 4, app. A) and figures B.1 and B.2."
+        "Thomas George, PhD thesis, Université de Montréal, 2023. Background (ch. 2), NNGeometry (ch. 3), the theory "
+        "of EKFAC (ch. 4, app. A), parts of appendix B and of chapter 7. Chapters 5 and 6 are studies of their own."
     ),
     configuration=configuration,
     parts=PARTS,

@@ -19,7 +19,7 @@ CLAIMS = (
         statement="The kernel of all 60,000 samples takes 3 minutes (MLP) and 20 minutes (LeNet).",
         published="180 s and 1,200 s on V100s",
         measure=ours.seconds,
-        rule=Each({"MLP": AtMost(180), "LeNet": AtMost(1200)}),
+        rule=Each({"MLP": AtMost(180.0), "LeNet": AtMost(1200.0)}),
         scales=_FULL,
     ),
     Claim(
@@ -96,7 +96,7 @@ CLAIMS = (
         statement="They stay within the published axes.",
         published="40 epochs, 7.5, 0.6",
         measure=ours.ranges("LeNet"),
-        rule=Each({"epochs": AtMost(40), "ℓ2 distance": AtMost(7.5), "cosine distance": AtMost(0.6)}),
+        rule=Each({"epochs": AtMost(40.0), "ℓ2 distance": AtMost(7.5), "cosine distance": AtMost(0.6)}),
         scales=_FULL,
     ),
     Claim(
@@ -165,7 +165,7 @@ CLAIMS = (
         statement="The curves of LeNet and its linearization cross around φ₅₀₀.",
         published=500.0,
         measure=ours.crossing,
-        rule=Between(250, 750),
+        rule=Between(250.0, 750.0),
         scales=_FULL,
     ),
     Claim(

@@ -1,0 +1,1 @@
+"""The plots, from arrays alone."""

@@ -1,0 +1,66 @@
+"""What is run: so far the knob α between lazy and rich training (section 5.2 of the thesis)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchtangent.lab.recipes.george2022 import lazy, linearity
+from torchtangent.lab.recipes.george2022.claims import CLAIMS
+from torchtangent.lab.recipes.george2022.entries import ENTRIES
+from torchtangent.lab.study import Part, Scale, Study
+
+PARTS = (
+    Part("first-step", lazy.first_step),
+    Part("trajectories", lazy.trajectories),
+    Part("linearity", linearity.linearity),
+)
+
+
+def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
+    """Everything that is fixed before the run, by part. `smoke` uses digits, `paper` MNIST."""
+
+    def pick(smoke: Any, paper: Any, test: Any) -> Any:
+        return {"smoke": smoke, "paper": paper, "test": test}[scale]
+
+    alphas = [1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0]
+    small = {
+        "data": pick("digits", "mnist", "digits"),
+        "samples": pick(128, 1000, 16),
+        "test_samples": pick(50, 100, 6),
+        "widths": pick([32, 32], [256, 256], [8]),
+        "lr": 0.05,
+    }
+    return {
+        "first-step": {**small, "alphas": alphas},
+        "trajectories": {
+            **small,
+            "alphas": pick(alphas, alphas, [1.0, 10.0, 100.0]),
+            "epochs": pick(3, 5, 1),
+            "batch": pick(32, 100, 8),
+        },
+        "linearity": {
+            **small,
+            "samples": pick(1437, 10000, 200),
+            "widths": pick([256, 256], [512, 512, 512], [16]),
+            "lr": 0.01,
+            "alphas": [1.0, 100.0],
+            "batch": pick(50, 100, 20),
+            "seeds": pick([0], [0, 1, 2, 3, 4], [0]),
+            "levels": pick(8, 12, 2),
+            "most_steps": pick(5000, 200000, 5000),
+        },
+    }
+
+
+STUDY = Study(
+    key="george2022",
+    title="Lazy vs hasty: linearization in deep networks impacts learning schedule based on example difficulty",
+    reference=(
+        "Thomas George, Guillaume Lajoie and Aristide Baratin, TMLR 2022; chapter 5 of the thesis. The knob between "
+        "lazy and rich training, and the measures of linearity."
+    ),
+    configuration=configuration,
+    parts=PARTS,
+    entries=ENTRIES,
+    claims=CLAIMS,
+)

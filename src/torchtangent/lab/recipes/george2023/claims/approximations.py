@@ -1,0 +1,152 @@
+"""What chapter 3 says about Fisher matrices and their approximations."""
+
+from __future__ import annotations
+
+from torchtangent.lab.claims import Claim
+from torchtangent.lab.measures import ROUNDING
+from torchtangent.lab.recipes.george2023 import measures as ours
+from torchtangent.lab.rules import AtLeast, AtMost, Between, Each, Highest, Lowest
+
+CLAIMS = (
+    Claim(
+        id="TG-Fig3.1",
+        name="implicit",
+        statement="vᵀFv by the implicit representation equals the dense one to float precision.",
+        published="equal",
+        measure=ours.quad_relative("Implicit"),
+        rule=AtMost(ROUNDING),
+        note="Largest relative difference.",
+    ),
+    Claim(
+        id="TG-Fig3.1",
+        name="kfac",
+        statement="KFAC's vᵀFv is comparable to the dense one.",
+        published="comparable",
+        measure=ours.kfac_ratio,
+        rule=Between(0.5, 2.0),
+        note="Ratio to the dense one; comparable: within a factor of 2.",
+    ),
+    Claim(
+        id="TG-Fig3.1",
+        name="kfac differs",
+        statement="KFAC's vᵀFv is not equal to the dense one.",
+        published="not equal",
+        measure=ours.quad_relative("KFAC"),
+        rule=AtLeast(1e-3),
+        note="Largest relative difference.",
+    ),
+    Claim(
+        id="TG-FIM-def",
+        name="closed form",
+        statement="F is the Gram matrix of the gradients of √p_c log p_c, p held fixed.",
+        published="equal",
+        measure=lambda arrays: float(arrays["closed_form_error"]),
+        rule=AtMost(ROUNDING),
+    ),
+    Claim(
+        id="TG-FIM-def",
+        name="monte carlo",
+        statement="The sampled Fisher tends to the closed form as 1/√S.",
+        published="exponent −½",
+        measure=ours.slope,
+        rule=Between(-0.6, -0.4),
+    ),
+    Claim(
+        id="TG-FIM-def",
+        name="spectrum",
+        statement="F and the kernel of the same outputs share their non-zero spectrum.",
+        published="equal",
+        measure=ours.spectra_differ,
+        rule=AtMost(ROUNDING),
+        note="Largest difference relative to the first eigenvalue.",
+    ),
+    Claim(
+        id="TG-Fig3.3",
+        name="residual",
+        statement="KFAC has the lowest residual of solves.",
+        published="KFAC best",
+        measure=ours.typical("solve_residual", ours.COMPARED),
+        rule=Lowest("KFAC"),
+        note="Median over trained checkpoints, dampings and v; all damped exactly.",
+    ),
+    Claim(
+        id="TG-Fig3.3",
+        name="residual, π rule",
+        statement="KFAC damped by the π rule, as in the thesis' code, has the lowest residual of solves.",
+        published="KFAC best",
+        measure=ours.typical("solve_residual", ("Diag", "QuasiDiag", "KFAC-π", "EKFAC")),
+        rule=Lowest("KFAC-π"),
+    ),
+    Claim(
+        id="TG-Fig3.3",
+        name="cosine",
+        statement="KFAC has the highest cosine of solves.",
+        published="KFAC best",
+        measure=ours.typical("solve_cosine", ours.COMPARED),
+        rule=Highest("KFAC"),
+    ),
+    Claim(
+        id="TG-Fig3.3",
+        name="cosine, π rule",
+        statement="KFAC damped by the π rule has the highest cosine of solves.",
+        published="KFAC best",
+        measure=ours.typical("solve_cosine", ("Diag", "QuasiDiag", "KFAC-π", "EKFAC")),
+        rule=Highest("KFAC-π"),
+    ),
+    Claim(
+        id="TG-Fig3.3",
+        name="large damping",
+        statement="All cosines tend to 1 as λ grows.",
+        published=1.0,
+        measure=ours.least_cosine,
+        rule=AtLeast(0.99),
+        note="Smallest cosine at the largest λ.",
+    ),
+    Claim(
+        id="TG-Fig3.4",
+        name="residual",
+        statement="EKFAC has the lowest residual of products.",
+        published="EKFAC best",
+        measure=ours.typical("product_residual", ours.COMPARED),
+        rule=Lowest("EKFAC"),
+        note="Median over trained checkpoints and v.",
+    ),
+    Claim(
+        id="TG-Fig3.4",
+        name="cosine",
+        statement="EKFAC has the highest cosine of products.",
+        published="EKFAC best",
+        measure=ours.typical("product_cosine", ours.COMPARED),
+        rule=Highest("EKFAC"),
+        note="Median over trained checkpoints and v.",
+    ),
+    Claim(
+        id="TG-Fig3.5",
+        name="relative difference",
+        statement="EKFAC has the lowest relative error of vᵀFv.",
+        published="EKFAC best",
+        measure=ours.typical("quad_error", ours.COMPARED),
+        rule=Lowest("EKFAC"),
+        note="Median over trained checkpoints and v.",
+    ),
+    Claim(
+        id="TG-Fig3.6",
+        name="exact",
+        statement=(
+            "With the same expectation, the traces of Diag, QuasiDiag and EKFAC equal that of F; KFAC's differs."
+        ),
+        published="equal; differs",
+        measure=ours.worst_traces("exact"),
+        rule=Each({name: AtMost(ROUNDING) for name in ("Diag", "QuasiDiag", "EKFAC")} | {"KFAC": AtLeast(1e-4)}),
+        note="Largest relative error over checkpoints.",
+    ),
+    Claim(
+        id="TG-Fig3.6",
+        name="sampled",
+        statement=("From sampled labels, KFAC's trace is less accurate than those of Diag, QuasiDiag and EKFAC."),
+        published="KFAC worst",
+        measure=ours.worst_traces("sampled"),
+        rule=Highest("KFAC"),
+        note="Largest relative error over checkpoints.",
+    ),
+)
