@@ -22,6 +22,7 @@ from torchtangent import alignment, spectrum
 from torchtangent.alignment import similarity
 from torchtangent.jacobians import factors
 from torchtangent.kernel import columns, sketch
+from torchtangent.operators import ImplicitOperator
 
 N = 24
 
@@ -448,6 +449,15 @@ def test_codings_of_two_classes_are_one_task() -> None:
     assert max(scores) == pytest.approx(min(scores), rel=1e-6)
 
 
+def test_a_list_of_tasks_is_numbered() -> None:
+    model, x = mlp(), torch.randn(N, 6, dtype=torch.float64)
+    y = torch.randint(2, (N, 3))
+    by_column = {task.name: task for task in alignment.rank_tasks(model, x, y)}
+    for given in (list(y.T), tuple(y.T), y.T.tolist(), [*y.T.numpy()]):
+        assert {task.name: task for task in alignment.rank_tasks(model, x, given)} == by_column
+    assert by_column.keys() == {0, 1, 2}
+
+
 def test_classes_are_one_hot() -> None:
     model, x = mlp(3), torch.randn(N, 6, dtype=torch.float64)
     y, z = torch.randint(3, (2, N))
@@ -553,7 +563,7 @@ def test_targets_of_the_wrong_shape() -> None:
         alignment.energy(K, torch.tensor(1.0), k=3)
     with pytest.raises(ValueError, match=r"g has NaN or infinity, first in sample 5"):
         alignment.target(model, x, torch.ones(N, 3).index_fill(0, torch.tensor([5]), torch.nan))
-    with pytest.raises(ValueError, match=r"square matrix \(N, N\), got shape \(5, 24\)"):
+    with pytest.raises(ValueError, match=r"square matrix \(N, N\), or .* got shape \(5, 24\)"):
         alignment.of_kernel(K[:5], torch.ones(N))
 
 
@@ -579,10 +589,50 @@ def test_kernels_that_do_not_compare() -> None:
     for other in (K, {"b": K}):
         with pytest.raises(ValueError, match="both dicts of kernels with the same names"):
             alignment.kernels({"a": K}, other)
-    with pytest.raises(ValueError, match="NaN or infinity"):
+    with pytest.raises(ValueError, match=r"^K has NaN or infinity"):
         alignment.kernels(K, K / 0)
-    with pytest.raises(ValueError, match="NaN or infinity"):
-        alignment.cka(K / 0, torch.randn(N))
+
+
+WITH_A_KERNEL: dict[str, Callable[[Any, Tensor], Any]] = {
+    "of_kernel": alignment.of_kernel,
+    "bound": alignment.bound,
+    "norm": alignment.norm,
+    "energy": lambda K, y: alignment.energy(K, y, k=3),
+    "cka": alignment.cka,
+}
+
+
+@pytest.mark.parametrize("name", WITH_A_KERNEL)
+@pytest.mark.parametrize("n", [N, 150])
+def test_kernels_that_are_none(name: str, n: int) -> None:
+    run = WITH_A_KERNEL[name]
+    y = torch.randn(n, dtype=torch.float64)
+    for bad in (torch.nan, torch.inf):  # where no sample of rows sees it
+        K = positive(n, n + 5)
+        K[1, 2] = bad
+        with pytest.raises(ValueError, match=r"^K has NaN or infinity"):
+            run(K, y)
+    K = torch.rand(n, n, dtype=torch.float64)
+    for kernel in (K, K.numpy()):
+        with pytest.raises(ValueError, match="K is not symmetric"):
+            run(kernel, y)
+    net, inputs = mlp(3), torch.randn(8, 6, dtype=torch.float64)
+    with pytest.raises(ValueError, match="A kernel of two sets of inputs"):
+        run(tt.ntk(net, inputs, inputs + 1), torch.randn(8, 3))
+
+
+def test_rows_of_products_are_not_asked_for() -> None:
+    """α(g) by an operator costs one product with it."""
+    K, columns = positive(), []
+
+    def product(V: Tensor) -> Tensor:
+        columns.append(V.shape[1])
+        return K @ V
+
+    g = torch.randn(N, dtype=torch.float64)
+    implicit = ImplicitOperator(product, N, torch.float64, torch.device("cpu"))
+    assert alignment.of_kernel(implicit, g) == pytest.approx(float(g @ K @ g) / N**2)
+    assert columns == [1]
 
 
 def test_labels_of_the_wrong_kind() -> None:
@@ -605,6 +655,13 @@ def test_labels_of_the_wrong_kind() -> None:
         alignment.cka(K, torch.tensor(1))
     with pytest.raises(ValueError, match="y has NaN"):
         alignment.cka(K, torch.full((N,), torch.nan))
+    names = np.array(["cat", "dog"] * (N // 2))
+    with pytest.raises(ValueError, match=r"y should be numbers .* this ndarray holds others.*return_inverse=True"):
+        alignment.cka(K, names)
+    with pytest.raises(ValueError, match="g should be numbers"):
+        alignment.of_kernel(K, names)
+    with pytest.raises(ValueError, match="g should be numbers"):
+        alignment.target(mlp(), torch.randn(N, 6, dtype=torch.float64), names)
 
 
 def test_energies_that_are_not_defined() -> None:
@@ -648,8 +705,15 @@ def test_tasks_that_are_none() -> None:
         alignment.rank_tasks(Sequences(3, 4).double(), x, {"odd": torch.randint(4, (N, 5))})
     with pytest.raises(ValueError, match=r"one real number for 4 outputs.*or numbers of shape \(24, 3, 4\)"):
         alignment.rank_tasks(Sequences(3, 4).double(), x, {"odd": torch.randn(N, 3)})
-    with pytest.raises(ValueError, match="no targets"):
-        alignment.rank_tasks(model, x, {})
+    with pytest.raises(ValueError, match=r"Task 'odd' should be numbers .* but this list holds others. Classes that"):
+        ranked(["cat", "dog"] * (N // 2))
+    with pytest.raises(ValueError, match="Task 1 should be numbers"):
+        alignment.rank_tasks(model, x, [fine, None])
+    with pytest.raises(ValueError, match=r"Task 0 has shape \(\)"):
+        alignment.rank_tasks(model, x, fine.tolist())
+    for none in ({}, []):
+        with pytest.raises(ValueError, match="no targets"):
+            alignment.rank_tasks(model, x, none)
     with pytest.raises(ValueError, match=r"targets has shape \(24,\).*\{'name': labels\}"):
         alignment.rank_tasks(model, x, fine)
     with pytest.raises(KeyError, match="no task 'b'; the tasks are 'a'"):

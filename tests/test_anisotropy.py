@@ -10,6 +10,7 @@ import torch
 from oracle import assert_close
 from torch import Tensor, nn
 
+import torchtangent as tt
 from torchtangent import anisotropy
 from torchtangent.anisotropy import MixedDerivative, directions
 
@@ -253,8 +254,18 @@ def test_alignment_of_linear_functions() -> None:
 
 
 def test_alignment_needs_a_smooth_activation() -> None:
-    s, root, error = lemma(nn.ReLU)
-    assert ((root - s).abs() > 5 * error).any()
+    for activation in (nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.Hardtanh):
+        with pytest.warns(tt.TangentWarning, match=rf"^{activation.__name__} '1' is not smooth.* such as GELU") as said:
+            s, root, error = lemma(activation)
+        assert len(said) == 1
+        assert ((root - s).abs() > 5 * error).any()
+
+
+def test_of_several_kinks_one_is_named() -> None:
+    model = nn.Sequential(nn.Conv1d(1, 3, 3), nn.MaxPool1d(2), nn.ReLU(), nn.Flatten(), nn.Linear(6, 1))
+    with pytest.warns(tt.TangentWarning, match="^MaxPool1d '1' is not smooth") as said:
+        directions(model, (1, 6), 2)
+    assert len(said) == 1
 
 
 def test_the_model_is_left_alone() -> None:
@@ -282,6 +293,24 @@ def test_errors() -> None:
         directions(nn.Linear(6, 3), (6,))
     with pytest.raises(ValueError, match="BatchNorm1d '1' is in training mode"):
         directions(normed().train(), (2, 4))
+    with pytest.raises(ValueError, match=r"shape=\(2, -4\) should hold the sizes of a single input"):
+        directions(net, (2, -4))
+
+
+def test_a_shape_that_the_model_does_not_take() -> None:
+    for shape in (5, (5,), (6, 5)):
+        with pytest.raises(ValueError, match=r"failed on .* inputs of shape \(N, .*5\) \(.* as x.shape\[1:\]"):
+            directions(mlp(), shape)
+    words = nn.Sequential(nn.Embedding(6, 3), nn.Flatten(), nn.Linear(6, 1))
+    with pytest.raises(ValueError, match="A model of tokens has no directions: pass what follows its embedding"):
+        directions(words, (2,))
+
+
+def test_a_number_is_a_shape() -> None:
+    model = mlp()
+    found, expected = directions(model, 6, 2), directions(model, (6,), 2)
+    assert found.vectors.shape == (2, 6)
+    assert torch.equal(found.vectors, expected.vectors)
 
 
 def test_relu_at_the_origin() -> None:

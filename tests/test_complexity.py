@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -114,28 +115,60 @@ def test_chosen_parameters_only() -> None:
     assert run.lengths == pytest.approx([20**0.5])
 
 
-def test_a_step_that_fails_is_not_taken() -> None:
+@pytest.mark.parametrize("size", [math.nan, 1e200])  # NaN, and features whose squares overflow
+def test_a_step_to_where_nothing_is_finite_is_not_taken(size: float) -> None:
     model, _, x, _ = problem("mlp")
     run = Trajectory(model, x)
     weight = model[0].weight.detach().clone()
     with torch.no_grad():
-        model[0].weight.fill_(torch.nan)
-    with pytest.raises(ValueError, match="NaN"):
-        run.step()
+        model[0].weight.fill_(size)
+    assert math.isnan(run.step())
+    assert (run.lengths, len(run.norms), run.complexity) == ([], 1, 0)
     with torch.no_grad():
         model[0].weight.copy_(weight).add_(1)
     run.step()
     assert run.lengths == pytest.approx([20**0.5])
 
 
-def test_errors_of_a_trajectory() -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
-    with pytest.raises(ValueError, match=r"BatchNorm1d '1' is in training mode.* Call model.eval\(\) first"):
-        Trajectory(model, torch.randn(5, 3))
-    run = Trajectory(model.eval(), torch.randn(5, 3))
+def test_a_step_is_taken_in_eval_mode() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.ReLU(), nn.Linear(4, 2)).double()
+    x = torch.randn(5, 3, dtype=DOUBLE)
+    model(x)  # other statistics than those at the start
+    model[3].eval()
+    modes = [module.training for module in model.modules()]
+    run = Trajectory(model, x)
+    length = move(model, 0.3)
+    run.step()
+    assert [module.training for module in model.modules()] == modes
+    assert run.lengths == pytest.approx([length], rel=1e-10)
+    assert run.norms[1] == pytest.approx(features(copy.deepcopy(model).eval(), x), rel=1e-10)
+
+
+def test_a_layer_that_is_frozen_halfway_still_counts() -> None:
+    model, _, x, _ = problem("mlp")
+    run = Trajectory(model, x)
+    length = move(model, 0.3)
     model[0].requires_grad_(False)
-    with pytest.raises(RuntimeError, match=r"Other parameters are trainable now .* begin a new Trajectory"):
-        run.step()
+    run.step()
+    assert run.lengths == pytest.approx([length], rel=1e-10)
+    assert not model[0].weight.requires_grad
+    model.requires_grad_(True)
+    assert run.norms[1] == pytest.approx(features(model, x), rel=1e-10)
+
+
+def test_errors_of_a_trajectory() -> None:
+    model, x = nn.Linear(3, 2), torch.randn(5, 3)
+    with pytest.raises(ValueError, match="pattern 'head' matches no trainable parameter"):
+        Trajectory(model, x, params="head")
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):  # the user's error
+        Trajectory(model, x[:, :2])
+    with torch.no_grad():
+        model.bias[0] = math.nan
+    with pytest.raises(ValueError, match="The network has NaN or infinity at the start"):
+        Trajectory(model, x)
+    mixing = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 1))
+    with pytest.raises(ValueError, match="BatchNorm1d '1' keeps no running statistics"):
+        Trajectory(mixing, x)
 
 
 # --------------------------------------------------------------------------------------------- margins
@@ -394,6 +427,9 @@ def test_errors_of_measures() -> None:
     refused(nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Linear(5, 3)), "defined for networks with ReLU")
     refused(nn.Sequential(nn.Linear(4, 3), nn.Softmax(1)), "Is there another activation, or a softmax")
     net = nn.Sequential(nn.Linear(4, 3))
+    for percentile in (200, -1, math.nan):
+        with pytest.raises(ValueError, match=f"percentile={percentile} should be between 0 and 100"):
+            measures(net, net, torch.randn(6, 4), torch.randint(3, (6,)), percentile=percentile)
     refused(net, "The initial weight '0.weight' is missing; the model's has shape", init=nn.Linear(4, 3))
     refused(net, r"'0.weight' has shape \(2, 4\); the model's has shape \(3, 4\)", init=nn.Sequential(nn.Linear(4, 2)))
 

@@ -17,11 +17,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import TensorDataset
 
+import torchtangent as tt
 from torchtangent.complexity import Trajectory
 from torchtangent.probe import MEASURES, State, TangentProbe, measure
 from torchtangent.probe import activity as activity_module
 from torchtangent.probe import probe as probe_module
+from torchtangent.probe.overlap import check_apart
 from torchtangent.probe.schedule import schedule
 
 KERNEL = ["spectrum", "effective_rank", "trace_ratio", "cka", "kernel_alignment", "complexity"]
@@ -334,8 +337,12 @@ def test_other_steps(steps: Any, expected: list[int]) -> None:
 def test_steps_that_are_none(steps: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         small(steps=steps)
-    with pytest.raises(TypeError):
-        small(steps=[0.5])
+
+
+@pytest.mark.parametrize("steps", [0.5, [3, 0.5]])
+def test_steps_are_whole(steps: Any) -> None:
+    with pytest.raises(TypeError, match=r"steps are counted in whole numbers, got 0\.5"):
+        small(steps=steps)
 
 
 def test_between_its_steps_the_probe_does_nothing() -> None:
@@ -439,7 +446,7 @@ def nan_in(record: dict[str, Any]) -> set[str]:
 
 def test_nan_is_recorded_and_training_goes_on() -> None:
     model, (x, y) = mlp(), data(5)
-    probe = TangentProbe(model, x, y, x_test=x, y_test=y, steps=1)
+    probe = TangentProbe(model, x, y, x_test=-x, y_test=y, steps=1)
     good = copy.deepcopy(model.state_dict())
     first = probe.log(0)
     with torch.no_grad():
@@ -591,6 +598,19 @@ def test_tensorboard_and_functions() -> None:
     assert {"tangent/cka", "tangent/cka/0", "tangent/seconds"} <= {tag for tag, _ in board.scalars}
     with pytest.raises(TypeError, match=r"A writer is a path .* got int"):
         small(writers=[3])
+
+
+def test_one_writer_needs_no_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    small(writers="log.jsonl", measures="distance").log(0)
+    small(writers=tmp_path / "log.jsonl", measures="distance").log(1)
+    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
+    assert [json.loads(line)["step"] for line in Path("log.jsonl").read_text().splitlines()] == [0, 1]
+    printed: list[Any] = []
+    probe = small(writers=printed.append, measures="distance")
+    assert printed == [probe.log(0)]
+    with pytest.raises(TypeError, match=r"A writer is a path .* got int"):
+        small(writers=3)
 
 
 def test_series() -> None:
@@ -764,6 +784,45 @@ def test_a_held_out_set_is_checked_by_its_own_name() -> None:
         bad(y, x_test=x, y_test=y[:3])
 
 
+def test_a_held_out_set_is_another() -> None:
+    x, y = data(5)
+    for same in (x, x.clone(), x.flip(0), x[1:3]):
+        with pytest.raises(ValueError, match=r"Every sample of x_test is in x, too.* samples that were held out"):
+            TangentProbe(mlp(), x, y, x_test=same, y_test=y[: len(same)])
+    some = torch.cat([x[3:], -x[:3]])
+    with pytest.warns(tt.TangentWarning, match="2 of the 5 samples of x_test are in x, too") as said:
+        TangentProbe(mlp(), x, y, x_test=some, y_test=y)
+    assert len(said) == 1
+
+
+def test_samples_of_every_kind_are_told_apart() -> None:
+    """By all of their tensors, of any type."""
+    flags, halves = torch.arange(4) % 2 == 0, torch.arange(8.0).view(4, 2).bfloat16()
+    own = (flags, halves)
+    check_apart(own, (~flags, halves))
+    check_apart({"x": halves}, {"x": halves + 1})
+    check_apart(TensorDataset(*own), TensorDataset(~flags, halves))
+    for other in ((flags, halves), TensorDataset(*own)):
+        with pytest.raises(ValueError, match="Every sample of x_test"):
+            check_apart(own, other)
+    with pytest.warns(tt.TangentWarning, match="1 of the 4 samples"):
+        check_apart(own, (flags, halves + torch.tensor([[0], [1], [1], [1]])))
+
+
+def test_labels_are_needed_by_those_who_compare_with_them() -> None:
+    x, y = data(5)
+    with pytest.raises(ValueError, match=r"y is None, but measures such as 'cka' .* Pass y, or measures="):
+        TangentProbe(mlp(), x)
+    chosen = [name for name in MEASURES if name != "cka"]
+    record = TangentProbe(mlp(), x, x_test=-x, measures=chosen).log(0)
+    assert "test/spectrum/max" in record
+    assert not any("cka" in key for key in record)
+    with pytest.raises(ValueError, match="x_test and y_test go together"):
+        TangentProbe(mlp(), x, x_test=-x, y_test=y, measures=chosen)
+    with pytest.raises(ValueError, match=r"y should be numbers .* this list holds others"):
+        TangentProbe(mlp(), x, ["cat", "dog", "cat", "dog", "cat"])
+
+
 def test_choices_that_match_nothing() -> None:
     y = data(5)[1]
     with pytest.raises(ValueError, match="measure 'ckA' is not one of 'spectrum', 'eigenvalues', 'effective_rank'"):
@@ -772,7 +831,12 @@ def test_choices_that_match_nothing() -> None:
         bad(y, measures=[])
     with pytest.raises(ValueError, match=r"params pattern 'head\.\*' matches no trainable parameter"):
         bad(y, params="head.*")
-    with pytest.raises(ValueError, match="empty"):
-        TangentProbe(mlp(), torch.zeros(0, 4), y[:0])
+    with pytest.raises(ValueError, match=r"No trainable parameter is chosen by the predicate params="):
+        bad(y, params=lambda name, _: False)
+    x = torch.zeros(0, 4, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"empty \(0 samples\)"):
+        TangentProbe(mlp(), x, y[:0])
+    with pytest.raises(ValueError, match=r"empty \(0 samples\)"):
+        bad(y, x_test=x, y_test=y[:0])
     with pytest.raises(TypeError):
         small().log(0.5)

@@ -170,6 +170,19 @@ def test_products_are_enough() -> None:
     assert torch.allclose(spectrum.top(few, 6).values, torch.linalg.svdvals(rows[:, :20]).square(), rtol=1e-9)
 
 
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_kernel_with_outputs_has_a_row_for_each(outputs: int, tmp_path: Path) -> None:
+    J = torch.randn(7, outputs, 50, dtype=torch.float64)
+    K = torch.einsum("ncp,mep->nmce", J, J)
+    rows = J.reshape(7 * outputs, 50)  # row n·C + c
+    values, vectors = np.linalg.eigh((rows @ rows.T).numpy())
+    np.save(tmp_path / "K.npy", K.numpy())
+    for kernel in (K, K.numpy(), np.load(tmp_path / "K.npy", mmap_mode="r")):
+        lam, phi = spectrum.top(kernel, 4)
+        assert np.allclose(lam, values[::-1][:4], rtol=1e-10)
+        assert np.allclose(np.abs((phi.numpy() * vectors[:, ::-1][:, :4]).sum(0)), 1, rtol=1e-10)
+
+
 def test_what_does_not_converge_is_said() -> None:
     K, _ = rotated(line(1, 0.9, N))
     with pytest.warns(tt.TangentWarning, match=r"of the 40 leading eigenpairs.*in 2 restarts"):
@@ -188,8 +201,10 @@ def test_bad_matrices_are_refused(n: int) -> None:
             spectrum.top(K, k)
     with pytest.raises(ValueError, match=r"square matrix.*\(5, 4\)"):
         spectrum.top(torch.ones(5, 4), 1)
-    with pytest.raises(ValueError, match=r"tt.flatten\(K\)"):
-        spectrum.top(torch.ones(5, 5, 2, 2), 1)
+    with pytest.raises(ValueError, match=r"\(N, N, C, C\) for C outputs, got shape \(5, 4, 2, 2\)"):
+        spectrum.top(torch.ones(5, 4, 2, 2), 1)
+    with pytest.raises(ValueError, match=r"\(M, N, C, C\), got \(5, 5, 2, 3\)"):
+        spectrum.top(torch.ones(5, 5, 2, 3), 1)
     with pytest.raises(ValueError, match="floating-point"):
         spectrum.top(K.long(), 1)
     holed = K.clone()

@@ -228,3 +228,9 @@ def test_what_cannot_be_centred_is_named() -> None:
     for shape in ((3, 4), (3, 4, 2, 2), (3,), (3, 3, 2)):
         with pytest.raises(ValueError, match="one set of points, got"):
             spectrum.center(torch.ones(shape))
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        for shape in ((3, 3), (3, 3, 2, 2)):
+            K = torch.ones(shape)
+            K[1, 2] = bad
+            with pytest.raises(ValueError, match=r"^K has NaN or infinity"):
+                spectrum.center(K)

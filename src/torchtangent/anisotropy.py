@@ -9,17 +9,25 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.modules.pooling import _AdaptiveMaxPoolNd, _MaxPoolNd
 
 from torchtangent import spectrum
 from torchtangent.jacobians.call import Network, float32_products, undisturbed
 from torchtangent.jacobians.capture import Capture
-from torchtangent.jacobians.inputs import Output, check_finite, split
+from torchtangent.jacobians.inputs import Output, TangentWarning, check_finite, split
 from torchtangent.jacobians.select import Params
 from torchtangent.operators import ImplicitOperator
+
+__all__ = ["Directions", "MixedDerivative", "directions"]
 
 _BUDGET = 256 << 20  # bytes of vectors in parameter space, and of activations, at a time
 _COLUMNS = 64  # products made at once, at most
 _PASSES = 4  # traces that the graph of a second derivative is about as large as
+_KINKED = (
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.RReLU, nn.SELU, nn.Threshold),
+    *(nn.Hardtanh, nn.Hardsigmoid, nn.Hardswish, nn.Hardshrink, nn.Softshrink),
+    *(_MaxPoolNd, _AdaptiveMaxPoolNd),
+)  # modules whose slope jumps
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +53,7 @@ class Directions:
 
 def directions(
     model: nn.Module,
-    shape: Sequence[int],
+    shape: int | Sequence[int],
     k: int | None = None,
     *,
     x: Tensor | None = None,
@@ -57,8 +65,8 @@ def directions(
 
     For x ~ N(0, I) the alignment of g_v(x) = ⟨v, x⟩ with the tangent kernel is α(g_v) = ‖Mv‖² by Stein's lemma, so the
     right singular vectors are the linear functions in the order in which the linearized network favours them, and
-    α(g_v) = s². That takes a smooth activation such as GELU: where ∇_θ f jumps, as it does with ReLU, no derivative
-    sees it.
+    α(g_v) = s². That takes a smooth activation such as GELU: where ∇_θ f jumps, as it does with ReLU or max-pooling, no
+    derivative sees it. Modules of that kind are warned of; functions, such as `F.relu`, are not seen.
 
     The products Mv = ∇_θ⟨∇_x f, v⟩ and Mᵀw = ∇_x⟨∇_θ f, w⟩ are backward passes through the graph of a gradient. The
     vectors are eigenvectors of MᵀM (d, d), which up to d = 2048, or for more than a quarter of them, is formed by 2 d
@@ -67,7 +75,7 @@ def directions(
 
     Args:
         model: Any module whose samples do not interact, with one output.
-        shape: Of a single input; d is the product of its sizes.
+        shape: Of a single input, without the axis of samples; d is the product of its sizes.
         k: How many directions; all min(d, P) by default.
         x: Inputs (N, *shape) over which ∇² is averaged; by default the origin alone, as in the paper's experiments.
         params: Which parameters, by name pattern or predicate; all trainable ones by default.
@@ -95,7 +103,8 @@ def directions(
             f"∇²_(x,θ) f is exactly zero at the {'origin' if x is None else 'inputs'}, so it has no directions. "
             "(ReLU without biases has no derivative at the origin.) Use a smooth activation, such as GELU."
         )
-    return Directions(values, vectors[:, order].T.reshape(k, *shape))
+    _warn_of_kinks(model)
+    return Directions(values, vectors[:, order].T.reshape(k, *mixed.input_shape))
 
 
 class MixedDerivative:
@@ -112,7 +121,7 @@ class MixedDerivative:
     def __init__(
         self,
         model: nn.Module,
-        shape: Sequence[int],
+        shape: int | Sequence[int],
         x: Tensor | None = None,
         params: Params = None,
         output: Output = None,
@@ -121,21 +130,31 @@ class MixedDerivative:
         self._params = list(capture.params.values())
         p = self._params[0]
         self.dtype, self.device = torch.promote_types(p.dtype, torch.float32), p.device
-        self._x = torch.zeros(1, *shape, dtype=p.dtype, device=p.device) if x is None else x
-        if self._x.shape[1:] != tuple(shape) or not self._x.is_floating_point():
+        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        if min(sizes, default=1) < 1:
+            raise ValueError(f"shape={sizes} should hold the sizes of a single input, such as (1, 28, 28).")
+        self._x = torch.zeros(1, *sizes, dtype=p.dtype, device=p.device) if x is None else x
+        inputs = f"floating-point inputs of shape (N, {', '.join(map(str, sizes))})"
+        if self._x.shape[1:] != sizes or not self._x.is_floating_point():
+            raise ValueError(f"x should be {inputs}, got {tuple(self._x.shape)} of {self._x.dtype}.")
+        try:
+            capture.check(self._x)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TypeError, IndexError) as error:
             raise ValueError(
-                f"x should be floating-point inputs of shape (N, {', '.join(map(str, shape))}), "
-                f"got {tuple(self._x.shape)} of {self._x.dtype}."
-            )
-        capture.check(self._x)
+                f"The model failed on {inputs} ({str(error).strip().splitlines()[0]}). shape= is that of a single "
+                "input, as x.shape[1:]. A model of tokens has no directions: pass what follows its embedding."
+            ) from error
         if capture.output_shape.numel() != 1:
             raise ValueError(
                 f"The model has outputs of shape {tuple(capture.output_shape)}, but directions belong to one of them. "
                 "Pick it by output=..., for example output=lambda r: r[:, 0]."
             )
-        shifted = _Shifted(model, self._x)
+        shifted = _Shifted(capture.model, self._x)
         self._network, self._shift = Network(shifted, output), [shifted.shift]
         self.shape = (capture.space.size, self._x[0].numel())
+        self.input_shape = self._x.shape[1:]
         # As many columns at once, and then as many samples, as the budget allows.
         self._columns = min(_COLUMNS, max(1, capture.budget(_BUDGET) // (self.shape[0] * p.element_size())))
         self._samples = capture.samples_within(_BUDGET, _PASSES * self._columns)
@@ -195,6 +214,19 @@ class MixedDerivative:
             except (RuntimeError, UserWarning):
                 self._batched = False
         return torch.stack([one(*row) for row in zip(*rows, strict=True)])
+
+
+def _warn_of_kinks(model: nn.Module) -> None:
+    """Say it if α = s² does not hold for this model."""
+    for name, module in model.named_modules():
+        if isinstance(module, _KINKED):
+            warnings.warn(
+                f"{type(module).__name__} '{name}' is not smooth: ∇_θ f jumps where its slope does, which ∇²_(x,θ) f "
+                "does not see, so s² is not the alignment of ⟨v, x⟩. Use a smooth activation, such as GELU.",
+                TangentWarning,
+                stacklevel=3,
+            )
+            return
 
 
 class _Shifted(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 
 import oracle
 import pytest
@@ -194,15 +195,61 @@ def test_both_terms_run_in_the_same_mode() -> None:
     assert scaled.train()(X).abs().max() == 0
 
 
+class Writes(nn.Module):
+    """Changes its input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sub_(1)
+
+
+class Drops(nn.Module):
+    """Dropout that is no layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(x, 0.5, training=self.training)
+
+
+def test_two_calls_that_differ_are_refused() -> None:
+    scaled = lazy(nn.Sequential(Writes(), nn.Linear(3, 2)).double(), 100.0)
+    with pytest.raises(ValueError, match=r"called twice .* α = 100 would amplify .* writes to its input"):
+        scaled(X.clone())
+    drops = nn.Sequential(nn.Linear(3, 2), Drops()).double().eval()
+    scaled = lazy(drops, 100.0)
+    f = drops(X).detach()
+    assert torch.equal(scaled(X).detach(), f)
+    scaled.train()  # where it was not called before
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"called twice .* random numbers .* eval mode"):
+            scaled(X)
+    assert torch.equal(scaled.eval()(X).detach(), f)
+
+
+def test_a_change_of_the_weights_is_no_difference_of_two_calls() -> None:
+    scaled = lazy(net(), 100.0)
+    with torch.no_grad():
+        for p in scaled.parameters():
+            p.add_(1)
+    assert (scaled(X) - net()(X)).abs().max() > 1
+
+
 @pytest.mark.parametrize("alpha", [0.0, -1.0, float("inf"), float("nan")])
 def test_alpha_is_positive_and_finite(alpha: float) -> None:
     with pytest.raises(ValueError, match=f"positive, finite number, got {alpha}"):
         lazy(net(), alpha)
 
 
+def test_alpha_is_a_number() -> None:
+    with pytest.raises(ValueError, match="positive, finite number, got '10'"):
+        inspect.unwrap(lazy)(net(), "10")
+
+
 def test_other_bad_input_is_named() -> None:
-    with pytest.raises(TypeError, match=r"nn\.Module, got a Tensor|Module"):
+    with pytest.raises(TypeError):
         lazy(X, 1.0)
+    with pytest.raises(ValueError, match="linearized already"):
+        lazy(linearize(net()), 3.0)
+    with pytest.raises(ValueError, match="lazy already, with α = 5"):
+        lazy(lazy(net(), 5.0), 3.0)
     with pytest.raises(ValueError, match=r"a part called 'theta0'.*Rename it"):
         lazy(nn.ModuleDict({"theta0": nn.Linear(3, 2)}), 1.0)
     with pytest.raises(ValueError, match="output is a tuple, not a floating-point tensor"):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import io
 import math
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +24,9 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import torchtangent as tt
+from torchtangent.jacobians.modes import unwrapped
 from torchtangent.linear import Linearized, linearize
+from torchtangent.linear.frozen import load
 
 SMOOTH = ["residual-gelu", "vision-transformer", "layernorm", "lstm", "transformer-batch-first-prenorm", "weight-norm"]
 SLOW = ["embedding-padding", "embedding-bag", "weight-norm", "no-grad-stem", "checkpointed", "custom-function"]
@@ -138,8 +144,78 @@ def test_gradients_to_the_input_are_said_to_cost_more() -> None:
     with pytest.warns(tt.TangentWarning, match=r"takes two reverse passes .*: the inputs need a gradient\."):
         again = lin(X.clone().requires_grad_())
     assert_close(again, y.detach())
+    assert not any(g.requires_grad for g in torch.autograd.grad(again.sum(), list(lin.parameters())))
     with torch.no_grad():
         lin(X.clone().requires_grad_())
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("name", ["lenet", *SLOW])
+def test_higher_derivatives(name: str) -> None:
+    """The loss Σf³/6 has the Hessian Jᵀ diag(f) J, whose derivative along r is Jᵀ diag(J r) J."""
+    model, x, output = ZOO[name].build()
+    J = oracle.jacobian(model, x, output).flatten(0, -2)
+    lin = moved(linearize(model, output=output))
+    parameters = list(lin.parameters())
+    v, r = (torch.randn(2, J.shape[1]).double().requires_grad_()).unbind()
+
+    def along(gradient: tuple[Tensor, ...], direction: Tensor) -> Tensor:
+        return torch.cat([g.to_dense().flatten() for g in gradient]) @ direction
+
+    def grad(of: Tensor, by: Any = parameters) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(of, by, create_graph=True, allow_unused=True, materialize_grads=True)
+
+    f = oracle.forward(lin, x)
+    Hv = grad(along(grad(f.pow(3).sum() / 6), v))
+    H = J.T @ (f.detach().flatten()[:, None] * J)
+    assert_close(torch.cat([h.flatten() for h in Hv]), H @ v.detach())
+    assert_close(grad(along(Hv, r), v)[0], H @ r.detach())
+    third = torch.cat([t.flatten() for t in grad(along(Hv, r))])
+    assert_close(third, J.T @ ((J @ v) * (J @ r)).detach())
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_penalty_on_the_gradient_by_the_input() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 2)).double()
+    x = torch.randn(5, 3).double().requires_grad_()
+    lin = moved(linearize(model))
+
+    def penalty(y: Tensor) -> Tensor:
+        return torch.autograd.grad(y.square().sum(), x, create_graph=True)[0].square().sum()
+
+    got = torch.autograd.grad(penalty(lin(x)), [x, *lin.parameters()])
+    v, f = flat(lin).requires_grad_(), model(x)
+    rows = [torch.autograd.grad(entry, list(model.parameters()), create_graph=True) for entry in f.flatten()]
+    w = torch.stack([torch.cat([g.flatten() for g in row]) @ v for row in rows]).view_as(f)
+    want = torch.autograd.grad(penalty(f + w), [x, v])
+    assert_close(got[0], want[0])
+    assert_close(torch.cat([g.flatten() for g in got[1:]]), want[1])
+
+
+class Once(torch.autograd.Function):
+    """x³, without a second derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return 3 * ctx.saved_tensors[0] ** 2 * grad
+
+
+@pytest.mark.usefixtures("quiet")
+def test_gradients_to_the_input_need_a_second_derivative() -> None:
+    def wiring(self: Wired, x: Tensor) -> Tensor:
+        return self.head(Once.apply(self.stem(x)))
+
+    model, x = Wired(wiring, stem=nn.Linear(3, 3), head=nn.Linear(3, 2)).double(), torch.randn(5, 3).double()
+    lin = moved(linearize(model))
+    assert_close(lin(x), oracle.outputs(model, x) + oracle.jacobian(model, x) @ flat(lin))
+    with pytest.raises(ValueError, match=r"inputs need a gradient.*second derivatives.*Detach"):
+        lin(x.requires_grad_())
 
 
 def test_gradient_descent_is_that_of_the_linear_model() -> None:
@@ -229,8 +305,28 @@ def test_at_that_does_not_fit_is_named() -> None:
         linearize(conv_net(), state)
     with pytest.raises(RuntimeError, match=r"size mismatch for 5\.bias"):
         linearize(conv_net(), conv_net().state_dict() | {"5.bias": torch.zeros(7)})
-    with pytest.raises(TypeError, match=r"state dict or the path|Mapping"):
-        linearize(conv_net(), [1])
+    with pytest.raises(TypeError, match=r"a state dict or the path of a safetensors file, got a list\."):
+        bare(load)(conv_net(), [1])
+
+
+def bare(function: Callable) -> Callable:
+    """Without the checks of types that only the tests have, which would come first."""
+    return inspect.unwrap(function)
+
+
+def test_at_that_is_nested_or_has_a_prefix_is_said_briefly() -> None:
+    state = conv_net().state_dict()
+    with pytest.raises(
+        ValueError, match=r"missing 5\.bias, … \(9 in all\)\. It holds other mappings \('adam', 'model'\)"
+    ):
+        linearize(conv_net(), {"epoch": 3, "adam": {}, "model": state})
+    with pytest.raises(ValueError, match=r"… \(7 in all\)\. Pass what the model's state_dict\(\) returns"):
+        bare(load)(conv_net(), {5: X})
+    with pytest.raises(ValueError, match=r"Its names begin with 'module\.', those of the model do not") as error:
+        linearize(conv_net(), {f"module.{name}": t for name, t in state.items()})
+    assert str(error.value).count("missing") == 6
+    assert "unexpected" not in str(error.value)
+    assert "… (15 in all)" in str(error.value)
 
 
 # ------------------------------------------------------------------------------------------ parameters and outputs
@@ -402,6 +498,24 @@ def test_trained_weights_go_back_into_the_network() -> None:
 # ------------------------------------------------------------------------------------------------- torch's own tools
 
 
+def test_it_can_be_pickled_whole() -> None:
+    lin, file = moved(linearize(conv_net())), io.BytesIO()
+    y = lin(X)
+    torch.save(lin, file)
+    file.seek(0)
+    assert_close(torch.load(file, weights_only=False)(X), y.detach(), 0)
+
+
+def test_importing_leaves_the_compiler_alone() -> None:
+    """It takes seconds, and most programs never compile."""
+    code = "import sys, torch; known = set(sys.modules); import torchtangent; print(*(set(sys.modules) - known))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    new = done.stdout.split()
+    assert "torchtangent.linear.tangent" in new
+    heavy = ("torch._dynamo", "torch._inductor", "torch.distributed", "torch.onnx", "sympy", "scipy")
+    assert not [name for name in new if name.startswith(heavy)]
+
+
 def test_the_primal_records_no_graph_and_runs_once() -> None:
     model, calls = conv_net(), []
     model[0].register_forward_hook(lambda *_: calls.append(1))
@@ -425,6 +539,28 @@ def test_autocast() -> None:
     lin.zero_grad()
     y.backward(torch.ones_like(y))
     assert_close(torch.cat([p.grad.flatten() for p in lin.parameters()]), exact, 2e-2)
+
+
+def test_norms_are_called_as_the_model_does() -> None:
+    """By keyword, and with inputs of another dtype than their weights."""
+    by_name = Wired(lambda self, x: self.norm(input=self.lin(x)), lin=nn.Linear(3, 4), norm=nn.LayerNorm(4))
+    x = torch.randn(5, 3)
+    assert_close(linearize(by_name)(x), by_name(x).detach(), 1e-6)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_close(linearize(by_name)(x), by_name(x).detach(), 2e-2)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_half_precision_around_a_float32_norm() -> None:
+    model = conv_net(torch.float32).bfloat16()
+    model[1].float()
+    x = X.bfloat16()
+    f = model(x).detach()
+    lin = moved(linearize(model), 0.1)
+    full = moved(linearize(model.float()), 0.1)
+    y = lin(x)
+    assert y.dtype == f.dtype == torch.bfloat16
+    assert_close(y, full(X.float()).detach(), 3e-2)
 
 
 class Break(nn.Module):
@@ -533,8 +669,10 @@ def test_padding_that_the_first_batch_lacks() -> None:
 
 
 def test_what_cannot_be_linearized_is_named() -> None:
-    with pytest.raises(TypeError, match=r"nn\.Module, got a Tensor|Module"):
-        linearize(X)
+    with pytest.raises(TypeError, match=r"should be an nn\.Module, got a Tensor\."):
+        bare(unwrapped)(X)
+    with pytest.raises(ValueError, match=r"linearized already"):
+        linearize(linearize(conv_net()))
     with pytest.raises(ValueError, match="Linear has no trainable parameters"):
         linearize(nn.Linear(2, 2).requires_grad_(False))
     with pytest.raises(ValueError, match=r"pattern '7\.\*' matches no trainable parameter"):

@@ -515,7 +515,7 @@ def test_operators_that_are_singular_are_refused(kind: str, dtype: torch.dtype) 
         more = float(re.search(r"larger by ([\d.e+-]+)", str(error.value)).group(1))
         found, expected = (call(k, case.y, ridge=more) for k in (K, (case.J @ case.J.T).to(dtype)))
         assert_close(found, expected.double(), 1e-5 if dtype == torch.float64 else 0.05)  # the advice works
-    # Nearly singular, which is as bad: a condition number of 10¹⁴, or of 10⁷ in float32.
+    # Nearly singular, which is as bad: a condition number above 10¹⁴, or above 10⁷ in float32.
     U = torch.linalg.qr(torch.randn(30, 30, dtype=torch.float64)).Q
     J = U * torch.logspace(0, -7.2 if dtype == torch.float64 else -3.8, 30, dtype=torch.float64)
     with pytest.raises(ValueError, match="singular to rounding"):

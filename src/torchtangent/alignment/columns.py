@@ -10,7 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.kernel.matrix import Matrix, as_matrix
+from torchtangent.alignment.labels import numbers
+from torchtangent.kernel.matrix import Matrix
+from torchtangent.spectrum.lanczos import check_some_rows
 from torchtangent.spectrum.leading import square
 
 Targets = Tensor | np.ndarray
@@ -39,7 +41,7 @@ def as_columns(
     g: Targets, rows: int, outputs: int | None, dtype: torch.dtype, device: torch.device, name: str = "g"
 ) -> Columns:
     """g for a kernel with so many rows; where `outputs` is None, a row may be a sample or an output of one."""
-    g = torch.as_tensor(g).detach()
+    g = numbers(g, name)
     shape = tuple(g.shape)
     if outputs is None:  # (N, C) or (N, C, K) says how the rows are divided
         outputs = shape[1] if len(shape) > 1 and shape[0] * shape[1] == rows else 1
@@ -67,5 +69,7 @@ def outputs_of(K: Any) -> int | None:
 
 def read(K: Any, g: Targets, name: str = "g") -> tuple[Matrix, Columns]:
     """A kernel, and targets for it."""
-    matrix = square(as_matrix(K))
+    matrix = square(K)
+    if isinstance(K, Tensor | np.ndarray):  # what is known by its products is symmetric, and rows of it are costly
+        check_some_rows(matrix)
     return matrix, as_columns(g, matrix.shape[0], outputs_of(K), matrix.dtype, matrix.device, name)

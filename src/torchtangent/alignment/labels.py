@@ -23,7 +23,7 @@ def as_targets(y: Any, shape: tuple[int, ...], name: str = "y") -> Float[Tensor,
     tensor([[1., 0., 0.],
             [0., 0., 1.]])
     """
-    y = torch.as_tensor(y).detach()
+    y = numbers(y, name)
     N, C = shape[0], shape[-1]
     if tuple(y.shape) not in (shape, shape[:-1]):
         raise ValueError(
@@ -43,6 +43,17 @@ def as_targets(y: Any, shape: tuple[int, ...], name: str = "y") -> Float[Tensor,
         y = one_hot(y, C, name)
     Y = y.reshape(N, -1)
     return Y if Y.is_floating_point() else Y.float()
+
+
+def numbers(y: Any, name: str) -> Shaped[Tensor, "..."]:
+    """Labels as a tensor; what cannot be one is refused by name."""
+    try:
+        return torch.as_tensor(y).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{name} should be numbers in a tensor, an array or a list, but this {type(y).__name__} holds others. "
+            "Classes that have names become integers by np.unique(y, return_inverse=True)[1]."
+        ) from error
 
 
 def one_hot(y: Shaped[Tensor, " *N"], outputs: int, name: str) -> Int[Tensor, "*N C"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchtangent.alignment.columns import Targets
-from torchtangent.alignment.labels import as_targets
+from torchtangent.alignment.labels import as_targets, numbers
 from torchtangent.alignment.rkhs import pulled_squares
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
@@ -79,7 +79,7 @@ class Ranking:
 def rank_tasks(
     model: nn.Module,
     x: Any,
-    targets: Mapping[str, Targets] | Targets,
+    targets: Mapping[str, Any] | Sequence[Any] | Targets,
     *,
     params: Params = None,
     output: Output = None,
@@ -96,8 +96,8 @@ def rank_tasks(
         x: Inputs: a tensor (N, ...), a tuple or dict of them, or a data set of single inputs.
         targets: Labels (N,) by name. For a network with one output: two classes in any coding, read as −1 and 1, or
             floating-point numbers. With C outputs: integer classes 0 … C − 1, or numbers (N, C). With outputs
-            (N, T, C): the same for each of T positions, (N, T) or (N, T, C). Or a tensor whose last axis counts the
-            tasks, which are then named 0, 1, ….
+            (N, T, C): the same for each of T positions, (N, T) or (N, T, C). Or a list of labels, or a tensor whose
+            last axis counts the tasks, which are then named 0, 1, ….
         params: Which parameters, by name pattern or predicate; all trainable ones by default.
         output: Which tensor of the model's result.
 
@@ -133,12 +133,15 @@ def rank_tasks(
     return Ranking(tuple(sorted(found, key=lambda task: -task.score)), random)
 
 
-def _named(targets: Mapping[str, Targets] | Targets) -> dict[str | int, Tensor]:
+def _named(targets: Mapping[str, Any] | Sequence[Any] | Targets) -> dict[str | int, Tensor]:
     """Labels by name, or by number."""
+    labels: dict[str | int, Tensor]
     if isinstance(targets, Mapping):
-        labels: dict[str | int, Tensor] = {name: torch.as_tensor(y).detach() for name, y in targets.items()}
+        labels = {name: numbers(y, f"Task {name!r}") for name, y in targets.items()}
+    elif isinstance(targets, Sequence):
+        labels = {name: numbers(y, f"Task {name}") for name, y in enumerate(targets)}
     else:
-        table = torch.as_tensor(targets).detach()
+        table = numbers(targets, "targets")
         if table.dim() < 2:
             raise ValueError(
                 f"targets has shape {tuple(table.shape)}; a tensor of targets has an axis of tasks, as (N, K). "

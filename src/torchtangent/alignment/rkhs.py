@@ -9,14 +9,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchtangent.alignment.columns import Columns, Targets, as_columns, outputs_of, read
+from torchtangent.alignment.labels import numbers
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.select import Params
 from torchtangent.kernel.columns import pull_columns, split_columns
-from torchtangent.kernel.matrix import Matrix, as_matrix
+from torchtangent.kernel.matrix import Matrix
 from torchtangent.kernel.samples import Samples
 from torchtangent.spectrum import Eigenpairs, top
+from torchtangent.spectrum.lanczos import check_numbers
 from torchtangent.spectrum.leading import rounding
 
 
@@ -49,7 +51,7 @@ def target(
     p = next(iter(capture.params.values()))
     samples = Samples(x, p.device)
     capture.check(samples.batch(0, min(2, len(samples))))
-    shape, g = capture.output_shape, torch.as_tensor(g)
+    shape, g = capture.output_shape, numbers(g, "g")
     if len(shape) > 1 and g.shape[1 : 1 + len(shape)] == shape:
         g = g.flatten(1, len(shape))
     dtype = torch.promote_types(p.dtype, torch.float32)
@@ -67,7 +69,7 @@ def of_kernel(K: Any, g: Targets) -> Float[Tensor, "*K"]:
     """The alignment α(g) = gᵀKg / N² from a kernel.
 
     Args:
-        K: (N, N), or (N, N, C, C) for C outputs: a tensor, an array (also on disk), an operator or features.
+        K: (N, N), or (N, N, C, C) for C outputs, symmetric: a tensor, an array (also on disk), an operator or features.
         g: (N,) or (N, K); for C outputs (N, C) or (N, C, K).
 
     >>> of_kernel(torch.tensor([[2.0, 1.0], [1.0, 2.0]]), torch.tensor([1.0, -1.0]))
@@ -173,7 +175,7 @@ def energy(K: Any, y: Targets, k: int = 50) -> Float[Tensor, "*K"]:
         if not 1 <= k <= vectors.shape[1]:
             raise ValueError(f"k must be between 1 and the {vectors.shape[1]} eigenpairs that were given, got {k}.")
     else:
-        vectors, outputs = top(as_matrix(K), k).vectors, outputs_of(K)
+        vectors, outputs = top(K, k).vectors, outputs_of(K)
     columns = as_columns(y, len(vectors), outputs, vectors.dtype, vectors.device, "y")
     size = torch.linalg.vector_norm(columns.matrix, dim=0)
     if not bool((size > 0).all()):
@@ -186,4 +188,6 @@ def energy(K: Any, y: Targets, k: int = 50) -> Float[Tensor, "*K"]:
 def _form(matrix: Matrix, columns: Columns) -> Float[Tensor, " K"]:
     """gᵀKg for each column."""
     with float32_products():
-        return (columns.matrix * (matrix @ columns.matrix)).sum(0)
+        found = (columns.matrix * (matrix @ columns.matrix)).sum(0)
+    check_numbers(found)
+    return found

@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torchtangent.alignment.columns import Targets, outputs_of
-from torchtangent.alignment.labels import one_hot
+from torchtangent.alignment.labels import numbers, one_hot
 from torchtangent.jacobians.call import float32_products
 from torchtangent.kernel.matrix import Matrix, as_matrix
+from torchtangent.spectrum.lanczos import check_numbers, check_symmetric
 from torchtangent.spectrum.leading import square
 
 _BLOCK_BYTES = 64 << 20  # of rows at a time
@@ -85,7 +86,7 @@ def cka(K: Any, y: Targets, *, centering: str = "class") -> Any:
         raise ValueError(f"centering={centering!r} is not one of {', '.join(map(repr, _CENTERINGS))}.")
     if isinstance(K, Mapping):
         return {name: cka(k, y, centering=centering) for name, k in K.items()}
-    matrix = square(as_matrix(K))
+    matrix = square(K)
     outputs = outputs_of(K) or 1
     samples = matrix.shape[0] // outputs
     Y = _label_matrix(y, samples, outputs).to(matrix.device, matrix.dtype)
@@ -102,11 +103,12 @@ def cka(K: Any, y: Targets, *, centering: str = "class") -> Any:
 
 
 def _centred_norm(K: Matrix, B: Float[Tensor, "rows R"], KB: Float[Tensor, "rows R"]) -> Float[Tensor, ""]:
-    """‖HKH‖ for H = I − BBᵀ, row by row; 0 if it is only rounding."""
+    """‖HKH‖ for H = I − BBᵀ, row by row; 0 if it is only rounding. A K that is not symmetric is refused."""
     right = KB.T - (B.T @ KB) @ B.T
     sums = torch.zeros(2, dtype=torch.float64, device=K.device)
     for index in _blocks(K):
         rows = K.rows(index).double()
+        check_symmetric(rows[:, index], K.dtype)
         centred = rows - KB[index] @ B.T - B[index] @ right
         sums += torch.stack([centred.square().sum(), rows.square().sum()])
     size, whole = sums.sqrt()
@@ -121,14 +123,13 @@ def _blocks(K: Matrix) -> Iterator[Int[Tensor, " R"]]:
 
 def _ratio(inner: Float[Tensor, ""], sizes: Float[Tensor, ""]) -> Float[Tensor, ""]:
     """A cosine; 0 where a vector is zero. NaN is refused."""
-    if not bool(torch.isfinite(inner) & torch.isfinite(sizes)):
-        raise ValueError("The kernel has NaN or infinity: there is no alignment.")
+    check_numbers(inner + sizes)
     return torch.where(sizes > 0, inner / sizes, 0.0)
 
 
 def _label_matrix(y: Targets, samples: int, outputs: int) -> Float[Tensor, "rows K"]:
     """Y of the kernel YYᵀ: one column of N·C entries, or for one output a column for each class."""
-    y = torch.as_tensor(y).detach()
+    y = numbers(y, "y")
     if y.dim() not in (1, 2) or len(y) != samples or (y.dim() == 2 and outputs not in (1, y.shape[1])):
         one = f"classes or numbers ({samples},), or a column for each class"
         several = f"classes ({samples},) or numbers ({samples}, {outputs})"

@@ -15,6 +15,7 @@ from torchtangent.curvature import Implicit, fisher
 from torchtangent.jacobians.call import Network, undisturbed
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Inputs, Output, split
+from torchtangent.jacobians.modes import unwrapped
 from torchtangent.jacobians.select import Params, select
 
 _BUDGET = 256 << 20  # bytes of activations at a time
@@ -74,7 +75,7 @@ def fisher_rao(
         Liang et al., Fisher–Rao metric, geometry, and complexity of neural networks, 2019.
     """
     F = fisher(model, (x, y), Implicit, likelihood=likelihood, kind=kind, params=params, output=output)
-    theta = {name: p.detach() for name, p in select(model, params).items()}
+    theta = {name: p.detach() for name, p in select(unwrapped(model), params).items()}
     return math.sqrt(max(0.0, float(F.quad(theta))))
 
 
@@ -144,7 +145,9 @@ def measures(
     >>> found.norms["frobenius"], found.norms["path_1"]
     (5.0, 7.0)
     """
-    model = copy.deepcopy(model).requires_grad_(True)  # frozen layers count like the others
+    if not 0 <= percentile <= 100:
+        raise ValueError(f"percentile={percentile} should be between 0 and 100.")
+    model = copy.deepcopy(unwrapped(model)).requires_grad_(True)  # frozen layers count like the others
     capture = Capture(model, output=output)
     names = _weights(capture, x[:1])
     _check_homogeneous(capture.network, x[:16])
@@ -199,7 +202,7 @@ def _matrices(
     names: list[str], params: dict[str, nn.Parameter], init: nn.Module | Mapping[str, Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
     """The layers' weights and their initial values as matrices, in float64."""
-    initial = init.state_dict() if isinstance(init, nn.Module) else init
+    initial = unwrapped(init).state_dict() if isinstance(init, nn.Module) else init
     for name in names:
         if name not in initial or initial[name].shape != params[name].shape:
             found = f"has shape {tuple(initial[name].shape)}" if name in initial else "is missing"

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from torchtangent.curvature import Diagonal, fisher
+from torchtangent.jacobians.call import Network
 from torchtangent.jacobians.inputs import Inputs, Output
+from torchtangent.jacobians.modes import in_eval, is_finite, unwrapped
 from torchtangent.jacobians.select import Params, select
 
 
@@ -25,15 +27,16 @@ def feature_norm(model: nn.Module, x: Inputs, *, params: Params = None, output: 
 
 
 class Trajectory:
-    """The complexity C = Σ_t ‖w_{t+1} − w_t‖ ‖Φ_t‖ / √N of a training run: call `step` now and then, in eval mode.
+    """The complexity C = Σ_t ‖w_{t+1} − w_t‖ ‖Φ_t‖ / √N of a training run: call `step` now and then.
 
-    ‖Φ_t‖ / √N (see `feature_norm`) is taken on a fixed set of inputs where the step begins. A step may span many
-    updates of the optimizer: then its length is that of the straight line between its ends.
+    ‖Φ_t‖ / √N (see `feature_norm`) is taken on a fixed set of inputs where the step begins, in eval mode, and the model
+    is left as it was. A step may span many updates of the optimizer: then its length is that of the straight line
+    between its ends. One that ends where the network has NaN or infinity is not taken.
 
     Args:
         model: The network that trains.
         x: The inputs on which its tangent features are measured, some 100 of the training set.
-        params: Which parameters, by name pattern or predicate; all trainable ones by default.
+        params: Which parameters, by name pattern or predicate; by default those that are trainable now.
         output: Which tensor of the model's result.
 
     Attributes:
@@ -52,20 +55,24 @@ class Trajectory:
     """
 
     def __init__(self, model: nn.Module, x: Inputs, *, params: Params = None, output: Output = None) -> None:
-        self._model, self._x, self._params, self._output = model, x, params, output
+        self._model, self._x, self._output = unwrapped(model), x, output
+        self._names = frozenset(select(self._model, params))
         self._weights = self._read()
         self.lengths: list[float] = []
         self.norms = [self._measure()]
+        if not math.isfinite(self.norms[0]):
+            raise ValueError("The network has NaN or infinity at the start: there is nothing to go on from.")
 
     def step(self) -> float:
-        """Add the way from where the last step ended to where the weights are now; returns the increment."""
+        """Add the way from where the last step ended to where the weights are now; returns the increment, or NaN."""
         weights, norm = self._read(), self._measure()
-        if weights.keys() != self._weights.keys():
-            raise RuntimeError(
-                "Other parameters are trainable now than when the last step ended: begin a new Trajectory."
-            )
-        moved = [torch.linalg.vector_norm(w - self._weights[name], dtype=torch.float64) for name, w in weights.items()]
-        self.lengths.append(float(torch.stack(moved).norm()))
+        moved = [
+            torch.linalg.vector_norm(w - self._weights[name].to(w), dtype=torch.float64) for name, w in weights.items()
+        ]
+        length = float(torch.stack(moved).norm())
+        if not math.isfinite(length + norm):
+            return math.nan
+        self.lengths.append(length)
         self.norms.append(norm)
         self._weights = weights
         return self.increments[-1]
@@ -78,10 +85,22 @@ class Trajectory:
     @property
     def complexity(self) -> float:
         """Their sum."""
-        return sum(self.increments)
+        return sum(self.increments, 0.0)
 
     def _read(self) -> dict[str, Tensor]:
-        return {name: p.detach().clone() for name, p in select(self._model, self._params).items()}
+        return {name: p.detach().clone() for name, p in self._chosen().items()}
+
+    def _chosen(self) -> dict[str, nn.Parameter]:
+        return {name: p for name, p in self._model.named_parameters() if name in self._names}
 
     def _measure(self) -> float:
-        return feature_norm(self._model, self._x, params=self._params, output=self._output)
+        """‖Φ‖ / √N; NaN where the network is not finite."""
+        with in_eval(self._model, self._names):
+            try:
+                return feature_norm(
+                    self._model, self._x, params=lambda name, _: name in self._names, output=self._output
+                )
+            except ValueError:
+                if is_finite(Network(self._model, self._output), self._chosen(), self._x):
+                    raise
+                return math.nan

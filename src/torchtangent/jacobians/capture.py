@@ -33,7 +33,7 @@ from torchtangent.jacobians.inputs import (
     check_finite,
     versions,
 )
-from torchtangent.jacobians.modes import check_autograd, check_modes
+from torchtangent.jacobians.modes import check_autograd, check_modes, unwrapped
 from torchtangent.jacobians.rules import RULES, NoRule
 from torchtangent.jacobians.select import Params, select
 from torchtangent.jacobians.verify import prove, verify
@@ -55,15 +55,15 @@ class Capture:
     """A model, a choice of parameters and of an output, ready to be differentiated sample by sample.
 
     Args:
-        model: Any module, in a mode in which its samples do not interact.
+        model: Any module, in a mode in which its samples do not interact. What `torch.compile`, `DataParallel` or
+            `DistributedDataParallel` wrapped is taken out, and parameters have the names they have inside.
         params: Which parameters (see `select`).
         output: Which tensor of the model's result: a callable, a key or attribute name, or None for the
             result itself or its `logits`.
     """
 
     def __init__(self, model: nn.Module, params: Params = None, output: Output = None) -> None:
-        if not isinstance(model, nn.Module):
-            raise TypeError(f"The model should be an nn.Module, got a {type(model).__name__}. The model comes first.")
+        model = unwrapped(model)
         check_autograd(model)
         check_modes(model)
         self.model = model

@@ -1,12 +1,68 @@
-"""Modes in which per-sample derivatives are not defined: refused by name, before anything runs."""
+"""The state that a model has to be in: without wrappers, and in a mode in which per-sample derivatives are defined."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
+
+from torchtangent.jacobians.call import Network, pull_back, undisturbed
+from torchtangent.jacobians.inputs import Inputs
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network itself, out of `torch.compile`, `DataParallel` and `DistributedDataParallel`.
+
+    Compiled code has no second derivatives and hides its layers from hooks; the others split or synchronize batches.
+    The parameters are the same ones, and their names are without "_orig_mod." and "module.".
+
+    >>> list(dict(unwrapped(nn.DataParallel(nn.Linear(2, 1))).named_parameters()))
+    ['weight', 'bias']
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"The model should be an nn.Module, got a {type(model).__name__}. The model comes first.")
+    while True:
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
+
+
+@contextmanager
+def in_eval(model: nn.Module, names: Set[str]) -> Iterator[None]:
+    """Every module in eval mode, the named parameters differentiable, autocast off; afterwards all is as before.
+
+    Flags are set one by one: `model.eval()` runs whatever modules override it with, and has no inverse.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    flags = [(p, p.requires_grad) for name, p in model.named_parameters() if name in names]
+    try:
+        for module, _ in modes:
+            module.training = False
+        for p, _ in flags:
+            p.requires_grad_(True)  # one that was frozen meanwhile still counts
+        with torch.autocast(flags[0][0].device.type, enabled=False):
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        for p, flag in flags:
+            p.requires_grad_(flag)
+
+
+def is_finite(network: Network, params: Mapping[str, Tensor], x: Inputs) -> bool:
+    """Whether the outputs for a batch and the gradient of their sum are."""
+    with undisturbed():
+        f = network(x)
+    gradient = pull_back(f, params, torch.ones_like(f))
+    return all(bool(torch.isfinite(t).all()) for t in (f, *gradient.values()))
 
 
 def check_autograd(model: nn.Module) -> None:

@@ -141,28 +141,25 @@ class SGD:
         else:
             steps, plan = divided(batches, epochs, self._form.samples)
         lr = rates(self._lr, self._schedule, steps)
-        terms = 1 if self._loss.classes else self._form.outputs
+        losses = 1 if self._loss.classes else self._form.outputs  # of a sample
         path = Path(self._K, self._rule, self._f0, self._J0, self._form.outputs, self._y.shape[-1])
         trained, tested, done = list[_Measured](), list[_Measured](), 0
         with Progress(epochs, progress, "training", "epochs") as bar:
             for epoch, order in enumerate(plan):
-                path.follow(order, lr[done : done + len(order)], terms, self._gradient)
+                path.follow(order, lr[done : done + len(order)], losses, self._gradient)
                 done += len(order)
                 trained.append(self._measured(path.outputs(), self._y))
                 self._check_finite(trained[-1][0], epoch, done)
                 if test and labels is not None:
                     tested.append(self._measured(test.outputs(path.c, path.a), labels))
                 bar.add(1)
-        train_loss, train_accuracy = self._curves(trained)
-        test_loss, test_accuracy = self._curves(tested)
-        assert train_loss is not None
         return Fit(
             c=self._form.restore(path.c),
             a=path.a,
-            train_loss=train_loss,
-            train_accuracy=train_accuracy,
-            test_loss=test_loss,
-            test_accuracy=test_accuracy,
+            train_loss=self._form.each(torch.stack([loss for loss, _ in trained])),
+            train_accuracy=self._curve(accuracy for _, accuracy in trained),
+            test_loss=self._curve(loss for loss, _ in tested),
+            test_accuracy=self._curve(accuracy for _, accuracy in tested),
             test_outputs=self._form.restore(test.outputs(path.c, path.a)) if test else None,
             terms=self._terms,
             quadratic=(path.c * path.image).sum(0, dtype=torch.float64),
@@ -177,10 +174,10 @@ class SGD:
         f = self._form.by_sample(f)
         return self._loss.mean(f, y), self._loss.accuracy(f, y)
 
-    def _curves(self, measured: list[_Measured]) -> tuple[Float[Tensor, "epochs ..."] | None, ...]:
-        """Losses and accuracies after each epoch, as far as there are any."""
-        both = zip(*measured, strict=True) if measured else ([None], [None])
-        return tuple(None if values[0] is None else self._form.each(torch.stack(values)) for values in both)
+    def _curve(self, measured: Iterable[Float[Tensor, " K"] | None]) -> Float[Tensor, "epochs ..."] | None:
+        """What was measured after each epoch, if it was."""
+        found = [values for values in measured if values is not None]
+        return self._form.each(torch.stack(found)) if found else None
 
     def _test(self, K: Any, y: Any, f0: Any, J0: Any) -> tuple[Points | None, Shaped[Tensor, "M ..."] | None]:
         """The test samples and their labels, if there are any."""

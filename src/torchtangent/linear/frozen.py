@@ -81,13 +81,6 @@ def tensor_of(result: Any, output: Output) -> Tensor:
     return f
 
 
-def uncompiled(model: nn.Module) -> nn.Module:
-    """The module that `torch.compile` was given, or the model itself: compiled ones lack the derivatives we need."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"The model should be an nn.Module, got a {type(model).__name__}. The model comes first.")
-    return getattr(model, "_orig_mod", model)
-
-
 def duplicate(model: nn.Module) -> nn.Module:
     """A deep copy, also of a model that keeps tensors with a history (`weight_norm` does, and cached activations)."""
     kept = [t for module in model.modules() for t in vars(module).values() if isinstance(t, Tensor) and not t.is_leaf]
@@ -117,9 +110,19 @@ def load(network: nn.Module, at: Mapping[str, Any] | str | os.PathLike[str]) -> 
     known = network.state_dict()
     unexpected = [name for name in at if name not in known]
     if missing or unexpected:
-        wrong = [f"missing {name}" for name in missing] + [f"unexpected {name}" for name in unexpected]
-        raise ValueError(
-            f"at= does not fit {type(network).__name__}: {', '.join(wrong)}. "
-            "Pass what the model's state_dict() returns."
-        )
+        raise ValueError(f"at= does not fit {type(network).__name__}: {_differences(missing, unexpected, at)}")
     network.load_state_dict(at, strict=False)
+
+
+def _differences(missing: list[str], unexpected: list[Any], at: Mapping[Any, Any]) -> str:
+    """A few of the names that do not fit, and what to do."""
+    wrong = [f"missing {name}" for name in missing] + [f"unexpected {name}" for name in unexpected]
+    names = ", ".join(wrong[:6]) + (f", … ({len(wrong)} in all)" if len(wrong) > 6 else "")
+    if nested := [repr(key) for key, value in at.items() if isinstance(value, Mapping)]:
+        return f"{names}. It holds other mappings ({', '.join(nested)}): pass the one that is the model's state dict."
+    given = [str(key) for key in at]
+    for name in given if missing else []:
+        prefix = name.removesuffix(missing[0])
+        if prefix != name and all(other.startswith(prefix) for other in given):
+            return f"{names}. Its names begin with '{prefix}', those of the model do not: remove it from them."
+    return f"{names}. Pass what the model's state_dict() returns."

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchtangent.jacobians.inputs import Output
-from torchtangent.jacobians.modes import is_random
-from torchtangent.linear.frozen import Frozen, duplicate, tensor_of, uncompiled
+from torchtangent.jacobians.modes import is_random, unwrapped
+from torchtangent.linear.frozen import Frozen, duplicate, tensor_of
+from torchtangent.linear.linearize import Linearized
+from torchtangent.linear.tangent import eagerly
 
 
 def lazy(model: nn.Module, alpha: float, bias: bool = True, *, output: Output = None) -> Lazy:
@@ -23,7 +27,8 @@ def lazy(model: nn.Module, alpha: float, bias: bool = True, *, output: Output = 
     f and f₀ are subtracted, so that float32 loses as many digits as α has.
 
     Args:
-        model: Any module. BatchNorm has to be in eval mode, and dropout off, whenever it is called.
+        model: Any module that gives the same output when it is called twice. BatchNorm has to be in eval mode, and
+            dropout off, whenever it is called.
         alpha: A positive number; 1 is the network itself.
         bias: Whether f₀ is added; without it the function is α(f − f₀), zero at the start.
         output: Which tensor of the model's result: a callable, a key or attribute name, or None for the result itself
@@ -39,9 +44,14 @@ def lazy(model: nn.Module, alpha: float, bias: bool = True, *, output: Output = 
     >>> [name for name, _ in slow.named_parameters()]
     ['0.weight', '0.bias', '2.weight', '2.bias']
     """
-    if not 0 < alpha < math.inf:
-        raise ValueError(f"alpha should be a positive, finite number, got {alpha}.")
-    return Lazy(uncompiled(model), alpha, bias, output)
+    if not isinstance(alpha, Real) or not 0 < alpha < math.inf:
+        raise ValueError(f"alpha should be a positive, finite number, got {alpha!r}.")
+    model = unwrapped(model)
+    if isinstance(model, Linearized):
+        raise ValueError("The model is linearized already: α would only rescale it. Give lazy the network itself.")
+    if isinstance(model, Lazy):
+        raise ValueError(f"The model is lazy already, with α = {model._alpha:g}. Give lazy the network itself.")
+    return Lazy(model, alpha, bias, output)
 
 
 class Lazy(nn.Module):
@@ -49,6 +59,8 @@ class Lazy(nn.Module):
 
     Its parameters are those of the model, under their names; the state dict has the model's entries, and those of f₀
     under `theta0.`.
+
+    The first call in each mode runs f₀ twice, to see that they agree; make it before you use `torch.func` on this.
 
     Args:
         model: f, which is trained.
@@ -69,11 +81,13 @@ class Lazy(nn.Module):
         self._frozen.join(self)
         self._model = (model,)  # in a tuple, or it would be registered once more
         self._alpha, self._bias = float(alpha), bias
+        self._checked: set[tuple[bool, ...]] = set()  # the modes of all modules in which two calls agreed
         self.training = model.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """The scaled output for the model's own arguments."""
         self._check_modes()
+        self._check_repeats(args, kwargs)
         f = tensor_of(self._model[0](*args, **kwargs), self._frozen.output)
         with self._frozen.at({}):
             f0 = self._frozen(*args, **kwargs)
@@ -105,3 +119,21 @@ class Lazy(nn.Module):
                     f"α = {self._alpha:g} would amplify the difference. Put it in eval mode."
                 )
             twin.training = module.training
+
+    @eagerly
+    @torch.no_grad()
+    def _check_repeats(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise where two calls with the same arguments differ, so that f − f₀ is not the effect of the weights."""
+        modes = tuple(module.training for module in self.theta0.modules())
+        if modes in self._checked:
+            return
+        with self._frozen.at({}):
+            one, two = self._frozen(*args, **kwargs).clone(), self._frozen(*args, **kwargs)
+        rounding = 100 * torch.finfo(one.dtype).eps * float(one.abs().max())
+        if not torch.allclose(one, two, rtol=0, atol=rounding, equal_nan=True):
+            raise ValueError(
+                "The model gives two outputs when it is called twice with the same arguments, and "
+                f"α = {self._alpha:g} would amplify the difference. If it writes to its input, let it write to a copy; "
+                "if it draws random numbers or updates a state, put it in eval mode."
+            )
+        self._checked.add(modes)

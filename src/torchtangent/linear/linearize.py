@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from torchtangent.jacobians.inputs import Output, TangentWarning
-from torchtangent.jacobians.modes import check_autograd, check_modes
+from torchtangent.jacobians.modes import check_autograd, check_modes, unwrapped
 from torchtangent.jacobians.select import Params, select
-from torchtangent.linear.frozen import Frozen, duplicate, load, uncompiled
+from torchtangent.linear.frozen import Frozen, duplicate, load
 from torchtangent.linear.tangent import Way, autocast_dtype, choose, needs_gradient, unfused, unmix
 
 
@@ -31,10 +31,11 @@ def linearize(
 
     It is a module like any other: call it as you call the model, train it with any optimizer. The model is copied and
     not touched. The copy is in eval mode and stays there, so that BatchNorm keeps its running statistics and dropout is
-    off, whatever the mode of the model.
+    off, whatever the mode of the model. A new model has no statistics yet, only means of 0 and variances of 1: to fill
+    them, run some batches through it in training mode.
 
-    J(θ − θ₀) is computed in forward mode: a training step costs about 5/3 of the network's own. Where that fails, and for
-    inputs that need a gradient, reverse mode takes its place, as exact but slower, and a `TangentWarning` says so.
+    J(θ − θ₀) is computed in forward mode: a training step costs about 5/3 of the network's own. Where that fails, and
+    for inputs that need a gradient, reverse mode takes its place, as exact but slower, and a `TangentWarning` says so.
 
     Args:
         model: Any module; θ₀ are its present weights.
@@ -58,7 +59,10 @@ def linearize(
     >>> torch.allclose(lin(x), model(x) + tt.jacobian(model, x) @ lin.displacement(), atol=1e-5)
     True
     """
-    network = duplicate(uncompiled(model))
+    model = unwrapped(model)
+    if isinstance(model, Linearized):
+        raise ValueError("The model is linearized already: it is linear in its parameters, and its own expansion.")
+    network = duplicate(model)
     check_autograd(network)
     if at is not None:
         load(network, at)

@@ -116,7 +116,7 @@ def find_loss(name: str) -> Loss:
 def read_labels(
     y: Any, loss: Loss, kernel: Sequence[int], like: Tensor | Matrix, name: str = "y"
 ) -> tuple[Shaped[Tensor, "N ..."], Form]:
-    """Labels for a kernel of this shape as (N, C, K) in the dtype of `like`, or (N, K) classes; and the form of outputs."""
+    """Labels for a kernel of this shape as (N, C, K), or (N, K) classes; and the form of outputs for them."""
     y = torch.as_tensor(y)
     form = form_of(y, kernel, name, classes=loss.classes)
     if loss.classes and form.outputs < 2:

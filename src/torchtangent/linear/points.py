@@ -75,10 +75,10 @@ def at_start(values: Any, form: Form, like: Tensor | Matrix, name: str) -> Float
     if values is None:
         return torch.zeros(form.rows, 1, dtype=like.dtype, device=like.device)
     values = torch.as_tensor(values).detach()
-    one = replace(form, targets=None)
     # The outputs of a network may have more axes, (N, T, C), or one of length 1.
     if values.shape != form.shape and (values.shape[:1] != (form.samples,) or values.numel() != form.rows):
         many = "" if form.targets is None else f", or {form.shape} with a value for each target"
+        one = replace(form, targets=None)
         raise ValueError(f"{name} must have shape {one.shape}{many}; got {tuple(values.shape)}.")
     columns = values.to(like.device, like.dtype).reshape(form.rows, -1)
     check_finite(columns, form, name)

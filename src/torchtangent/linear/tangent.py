@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from torchtangent.jacobians.call import float32_products, pull_back
 from torchtangent.jacobians.inputs import TangentWarning, check_finite
@@ -24,6 +25,20 @@ Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 Tangent = dict[str, Tensor]
 Way = Callable[[Frozen, Tangent, Args, Kwargs], tuple[Tensor, Tensor]]
+T = TypeVar("T")
+
+
+def eagerly(function: Callable[..., T]) -> Callable[..., T]:
+    """`torch.compiler.disable`, but the compiler, which takes seconds to import, is left alone until it is in use."""
+    disabled = functools.cache(torch.compiler.disable)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> T:
+        if "torch._dynamo" in sys.modules:
+            return disabled(function)(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call
 
 
 def forward_mode(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
@@ -40,7 +55,7 @@ def forward_mode(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tupl
     return _bare_duals(f, at, v)
 
 
-@torch.compiler.disable  # at a graph break it would lose the duals, and be wrong without a word
+@eagerly  # at a graph break it would lose the duals, and be wrong without a word
 def _bare_duals(f: Callable[[Tangent], Tensor], at: Tangent, v: Tangent) -> tuple[Tensor, Tensor]:
     """What `torch.func.jvp` does, in less time."""
     with forward_ad.dual_level():
@@ -50,12 +65,14 @@ def _bare_duals(f: Callable[[Tangent], Tensor], at: Tangent, v: Tangent) -> tupl
 
 def reverse_twice(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
     """u ↦ Jᵀu is linear in u, so its own transpose is v ↦ J v."""
-    return _by_reverse(_transpose_twice, frozen, v, args, kwargs)
+    if needs_gradient(args, kwargs):
+        return _with_inputs(frozen, v, args, kwargs)
+    return _at_a_point(_transpose_twice, frozen, v, args, kwargs)
 
 
 def row_by_row(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
     """One reverse pass for each entry of f: for what can be differentiated only once."""
-    return _by_reverse(_rows, frozen, v, args, kwargs)
+    return _at_a_point(_rows, frozen, v, args, kwargs)
 
 
 SLOW: dict[Way, str] = {
@@ -83,8 +100,55 @@ def _rows(f: Tensor, at: list[Tensor], v: Sequence[Tensor]) -> Tensor:
     return torch.stack([times_v(entry) for entry in f.flatten()]).view_as(f)
 
 
-@torch.compiler.disable
-def _by_reverse(product: Product, frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
+class _Point(NamedTuple):
+    """Where J is taken, with the graph of f there, and a way to J v."""
+
+    product: Product
+    frozen: Frozen
+    at: Tangent
+    f: Tensor
+
+
+@eagerly
+def _at_a_point(product: Product, frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
+    at = _leaves(frozen, v)
+    with torch.enable_grad(), frozen.at(at):
+        f = frozen(*args, **kwargs)
+    return f.detach(), _Push.apply(_Point(product, frozen, at, f), *v.values())
+
+
+class _Push(torch.autograd.Function):
+    """v ↦ J v, whose derivative is Jᵀ: one reverse pass through the network."""
+
+    @staticmethod
+    def forward(ctx: Any, point: _Point, *v: Tensor) -> Tensor:
+        ctx.point = point
+        if not point.f.requires_grad:
+            return torch.zeros_like(point.f)
+        with torch.enable_grad(), point.frozen.at(point.at):
+            return point.product(point.f, list(point.at.values()), v).detach()
+
+    @staticmethod
+    def backward(ctx: Any, u: Tensor) -> tuple[Any, ...]:
+        return None, *_Pull.apply(ctx.point, u)
+
+
+class _Pull(torch.autograd.Function):
+    """u ↦ Jᵀu, whose derivative is J: without it second derivatives would vanish, and nobody would say so."""
+
+    @staticmethod
+    def forward(ctx: Any, point: _Point, u: Tensor) -> tuple[Tensor, ...]:
+        ctx.point = point
+        with point.frozen.at(point.at):
+            return tuple(pull_back(point.f, point.at, u, keep_graph=True).values())
+
+    @staticmethod
+    def backward(ctx: Any, *v: Tensor) -> tuple[None, Tensor]:
+        return None, _Push.apply(ctx.point, *v)
+
+
+@eagerly
+def _with_inputs(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
     leaves, spec = tree_flatten((args, kwargs))
 
     def f(x: Sequence[Tensor]) -> Tensor:
@@ -92,7 +156,11 @@ def _by_reverse(product: Product, frozen: Frozen, v: Tangent, args: Args, kwargs
         args, kwargs = tree_unflatten([next(rest) if _moves(t) else t for t in leaves], spec)
         return frozen(*args, **kwargs)
 
-    return _Reverse.apply(frozen, f, product, list(v), *v.values(), *filter(_moves, leaves))
+    return _WithInputs.apply(frozen, f, list(v), *v.values(), *filter(_moves, leaves))
+
+
+def _leaves(frozen: Frozen, names: Iterable[str]) -> Tangent:
+    return {name: frozen.weight(name).detach().requires_grad_() for name in names}
 
 
 def _moves(t: Any) -> bool:
@@ -104,39 +172,38 @@ def needs_gradient(args: Args, kwargs: Kwargs) -> bool:
     return torch.is_grad_enabled() and any(map(_moves, tree_leaves((args, kwargs))))
 
 
-class _Reverse(torch.autograd.Function):
-    """f and J v, where the derivative by v is Jᵀ again: one reverse pass through the network."""
+class _WithInputs(torch.autograd.Function):
+    """f and J v as functions of v and of the inputs x."""
 
     @staticmethod
     def forward(
-        ctx: Any, frozen: Frozen, f: Callable[..., Tensor], product: Product, names: list[str], *tensors: Tensor
+        ctx: Any, frozen: Frozen, f: Callable[[Sequence[Tensor]], Tensor], names: list[str], *tensors: Tensor
     ) -> tuple[Tensor, Tensor]:
-        v, inputs = tensors[: len(names)], tensors[len(names) :]
-        at = {name: frozen.weight(name).detach().requires_grad_() for name in names}
-        x = [t.detach().requires_grad_() for t in inputs]
+        v, x = tensors[: len(names)], tensors[len(names) :]
+        at, leaves = _leaves(frozen, names), [t.detach().requires_grad_() for t in x]
         with torch.enable_grad(), frozen.at(at):
-            value = f(x)
-            w = product(value, list(at.values()), v) if value.requires_grad else torch.zeros_like(value)
-        ctx.frozen, ctx.at, ctx.x, ctx.value = frozen, at, x, value
-        ctx.save_for_backward(*v)
+            value = f(leaves)
+            w = _transpose_twice(value, list(at.values()), v)
+        ctx.frozen, ctx.f, ctx.at, ctx.leaves, ctx.value = frozen, f, at, leaves, value
+        ctx.save_for_backward(*tensors)
         return value.detach(), w.detach()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, df: Tensor, dw: Tensor) -> tuple[Any, ...]:
-        value, at, x, v = ctx.value, ctx.at, ctx.x, ctx.saved_tensors
-        with ctx.frozen.at(at):
-            if not x:
-                return None, None, None, None, *pull_back(value, at, dw, keep_graph=True).values()
-            with torch.enable_grad():
-                g = torch.autograd.grad(value, list(at.values()), dw, create_graph=True, allow_unused=True)
-                pairs = [(value, df), *((a, t) for a, t in zip(g, v, strict=True) if a is not None and a.requires_grad)]
-                heads, directions = [a for a, _ in pairs], [t for _, t in pairs]
-                dx = torch.autograd.grad(heads, x, directions, retain_graph=True, allow_unused=True)
-        return None, None, None, None, *g, *dx
+        at, again = list(ctx.at.values()), torch.is_grad_enabled()
+        v, x = ctx.saved_tensors[: len(at)], ctx.saved_tensors[len(at) :]
+        with torch.enable_grad(), ctx.frozen.at(ctx.at):
+            # Higher derivatives reach the inputs through views, which df and dw know nothing of.
+            x = [t.view_as(t) for t in x] if again else ctx.leaves
+            value = ctx.f(x) if again else ctx.value
+            g = torch.autograd.grad(value, at, dw, create_graph=True, allow_unused=True)
+            pairs = [(value, df), *((a, t) for a, t in zip(g, v, strict=True) if a is not None and a.requires_grad)]
+            heads, directions = [a for a, _ in pairs], [t for _, t in pairs]
+            dx = torch.autograd.grad(heads, x, directions, retain_graph=True, create_graph=again, allow_unused=True)
+        return None, None, None, *(g if again else tree_map_only(Tensor, torch.detach, g)), *dx
 
 
-@torch.compiler.disable
+@eagerly
 @float32_products()
 def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> Way:
     """The first way that runs for this network and agrees with reverse mode on this batch, for random u and v.
@@ -150,7 +217,7 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> Way:
     def noise(like: Tensor) -> Tensor:
         return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
 
-    at = {name: frozen.weight(name).detach().requires_grad_() for name in names}
+    at = _leaves(frozen, names)
     with torch.enable_grad(), frozen.at(at):
         f = frozen(*args, **kwargs)
         check_finite(f.detach().reshape(len(f) if f.dim() else 1, -1))
@@ -170,7 +237,7 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> Way:
             return False
 
     inputs = needs_gradient(args, kwargs)
-    for way in SLOW if inputs or _has_padding(frozen, names) else (forward_mode, *SLOW):
+    for way in [reverse_twice] if inputs else SLOW if _has_padding(frozen, names) else (forward_mode, *SLOW):
         if works(way):
             if way in SLOW:
                 why = "the inputs need a gradient" if inputs else "forward mode fails for this model"
@@ -178,6 +245,11 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> Way:
                     f"The linearization takes {SLOW[way]} (exact, but slower): {why}.", TangentWarning, stacklevel=2
                 )
             return way
+    if inputs:
+        raise ValueError(
+            "The inputs need a gradient, for which this network has to have second derivatives, and they fail. "
+            "Detach the inputs."
+        )
     raise ValueError(
         "J v and Jᵀu of this network contradict each other, however they are computed. "
         "Does it draw random numbers, change its weights or buffers when it is called, or hold compiled parts?"
@@ -212,15 +284,18 @@ def _has_padding(frozen: Frozen, names: list[str]) -> bool:
 
 
 def unmix(network: nn.Module) -> None:
-    """Give norm layers inputs in the dtype of their weights: under autocast the two differ, and forward mode fails."""
-
-    def convert(module: nn.Module, args: Args) -> Args:
-        own = next((t for t in (module.weight, getattr(module, "running_var", None)) if t is not None), args[0])
-        return (args[0].to(own.dtype), *args[1:])
-
+    """Let norm layers convert their inputs under autocast."""
     for module in network.modules():
         if isinstance(module, _NormBase | nn.LayerNorm | nn.GroupNorm):
-            module.register_forward_pre_hook(convert)
+            module.register_forward_pre_hook(_convert, with_kwargs=True)
+
+
+def _convert(module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """Under autocast inputs and weights of a norm layer differ in dtype, and forward mode fails."""
+    own = next((t for t in (module.weight, getattr(module, "running_var", None)) if isinstance(t, Tensor)), None)
+    if own is None or autocast_dtype(own) is None:
+        return args, kwargs
+    return tree_map_only(Tensor, lambda t: t.to(own.dtype), (args, kwargs))
 
 
 @contextmanager

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchtangent.jacobians.inputs import TangentWarning
+from torchtangent.jacobians.modes import in_eval
 from torchtangent.probe.measures import MEASURES, Missing
-from torchtangent.probe.state import State, Undefined, View, in_eval
+from torchtangent.probe.state import State, Undefined, View
 
 Numbers = dict[str, float | list[float] | None]
 

@@ -13,13 +13,15 @@ import torch
 from torch import nn
 
 from torchtangent.jacobians.inputs import Output
+from torchtangent.jacobians.modes import unwrapped
 from torchtangent.jacobians.select import Params, select
 from torchtangent.probe import callbacks
 from torchtangent.probe.measures import choose
 from torchtangent.probe.observer import Observer
+from torchtangent.probe.overlap import check_apart
 from torchtangent.probe.schedule import Steps, schedule
 from torchtangent.probe.state import View
-from torchtangent.probe.writers import Record, as_writer
+from torchtangent.probe.writers import Record, as_writers
 
 
 class TangentProbe:
@@ -35,7 +37,7 @@ class TangentProbe:
     |---|---|
     | `spectrum/max`, `/mean`, `/2`, `/5`, … | eigenvalues of the kernel, centred per class |
     | `effective_rank`, `trace_ratio/40`, … | of the same |
-    | `cka`, `cka/<layer>` | centred alignment with the labels, of the kernel and of each layer's |
+    | `cka`, `cka/<module>` | centred alignment with the labels, of the kernel and of each layer's |
     | `kernel_alignment` | ⟨K, K₀⟩ / ‖K‖‖K₀‖ with the kernel at the start, uncentred |
     | `representation_alignment`, `/features` | the same of the last layer's input: Gram matrices, second moments |
     | `sign_similarity` | the part of ReLU outputs that are on or off as at the start |
@@ -46,22 +48,26 @@ class TangentProbe:
 
     Those of the held-out set begin with `test/`. Where the network has NaN or infinity, values are NaN and `finite` is
     False. What the model does not have (ReLUs, a last linear layer) is None, and `notes` say so. A further measure is a
-    function with the decorator `torchtangent.probe.measure`.
+    function with the decorator `torchtangent.probe.measure`. A layer is a module (`cka/conv1`), its weight and bias
+    together, where `ntk(..., per_layer=True)` has a kernel for each parameter (`conv1.weight`).
 
     A record costs a kernel (N, N, C, C) of each layer and set, and an eigendecomposition of size N·C; 100 samples do.
 
     Args:
-        model: The network; the module itself, not a wrapper for several devices.
+        model: The network. One that `torch.compile`, `DataParallel` or `DistributedDataParallel` wrapped is taken out,
+            with the names of parameters that it has inside.
         x: Inputs, as for `ntk`.
-        y: Labels, for `cka`: classes (N,) of C outputs, or a target for every output.
-        x_test: Held-out inputs.
+        y: Labels, for `cka`: classes (N,) of C outputs, or a target for every output. None will do if `measures` are
+            others.
+        x_test: Held-out inputs, none of which is in x.
         y_test: Their labels.
         steps: "log" for 0 and 5·⌊1.15ᵏ⌋, a number n for every n-th, the steps themselves, or a function of the step.
-        measures: Which measures, by name (see `MEASURES`); all but `eigenvalues` by default.
+        measures: Which measures, by name (see `torchtangent.probe.MEASURES`); all but `eigenvalues` by default.
         layers: Whether `cka` is also taken of each layer.
         params: Which parameters count, by name pattern or predicate; by default those that are trainable now.
         output: Which tensor of the model's result.
-        writers: Where records go besides memory: paths (JSON lines, appended), `SummaryWriter`s, functions of a record.
+        writers: Where records go besides memory: a path (JSON lines, appended), a `SummaryWriter`, a function of a
+            record, or a list of such.
         max_overhead: The part of the time, such as 0.05, that may be spent here. A record that would exceed it is
             skipped, and its step noted in `skipped` and by the writers.
 
@@ -87,7 +93,7 @@ class TangentProbe:
         self,
         model: nn.Module,
         x: Any,
-        y: Any,
+        y: Any = None,
         *,
         x_test: Any = None,
         y_test: Any = None,
@@ -96,21 +102,23 @@ class TangentProbe:
         layers: bool = True,
         params: Params = None,
         output: Output = None,
-        writers: Iterable[Any] = (),
+        writers: Any = (),
         max_overhead: float | None = None,
     ) -> None:
         self._began = perf_counter()
-        if (x_test is None) != (y_test is None):
-            raise ValueError("x_test and y_test go together: a held-out set has inputs and labels.")
+        if (y_test is not None) != (x_test is not None and y is not None):
+            raise ValueError("x_test and y_test go together: a held-out set has inputs and, if the other has, labels.")
+        if x_test is not None:
+            check_apart(x, x_test)
         if max_overhead is not None and not 0 < max_overhead < 1:
             raise ValueError(f"max_overhead={max_overhead} should be a part of the time, between 0 and 1.")
-        self.model = model
+        self.model = model = unwrapped(model)
         self.max_overhead = max_overhead
         self.records: list[Record] = []
         self.skipped: list[int] = []
         self._due = schedule(steps)
         self._latest: int | None = None  # the last step that was due
-        self._writers = [as_writer(one) for one in writers]
+        self._writers = as_writers(writers)
         chosen = choose(measures)
         see = partial(View, model, frozenset(select(model, params)), output, by_layer=layers and "cka" in chosen)
         views = {"": see(x, y)} | ({} if x_test is None else {"test/": see(x_test, y_test, label="y_test")})

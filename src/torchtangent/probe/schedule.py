@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
-Steps = str | SupportsIndex | Iterable[SupportsIndex] | Callable[[int], bool]
+Steps = str | float | SupportsIndex | Iterable[float | SupportsIndex] | Callable[[int], bool]
 
 _UNIT, _BASE = 5, 1.15
 
@@ -32,14 +32,21 @@ def schedule(steps: Steps = "log") -> Callable[[int], bool]:
             raise ValueError(f"steps={steps!r} is not 'log', a number, the steps themselves or a function of the step.")
         return _logarithmic
     if isinstance(steps, Iterable):
-        chosen = frozenset(map(operator.index, steps))
+        chosen = frozenset(map(_whole, steps))
         if not chosen or min(chosen) < 0:
             raise ValueError(f"steps should be some numbers from 0 on, got {sorted(chosen)}.")
         return chosen.__contains__
-    every = operator.index(steps)
+    every = _whole(steps)
     if every < 1:
         raise ValueError(f"steps={every}: a number n stands for every n-th step and is at least 1.")
     return lambda step: step % every == 0
+
+
+def _whole(step: Any) -> int:
+    try:
+        return operator.index(step)
+    except TypeError:
+        raise TypeError(f"steps are counted in whole numbers, got {step!r}.") from None
 
 
 def _logarithmic(step: int) -> bool:

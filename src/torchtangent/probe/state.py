@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
@@ -13,8 +12,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchtangent.alignment.labels import as_targets
-from torchtangent.jacobians.call import Network, pull_back, undisturbed
+from torchtangent.jacobians.call import Network
 from torchtangent.jacobians.inputs import Output
+from torchtangent.jacobians.modes import is_finite
 from torchtangent.kernel.ntk import flatten, ntk
 from torchtangent.kernel.samples import Samples
 from torchtangent.probe.activity import Activity, activity, batches
@@ -36,7 +36,7 @@ class View:
         names: The parameters that count.
         output: Which tensor of the model's result.
         x: The inputs.
-        y: The labels.
+        y: The labels; None if no measure needs them.
         by_layer: Whether the kernel of each layer is wanted.
         label: What errors call the labels.
     """
@@ -100,6 +100,11 @@ class State:
     @cached_property
     def targets(self) -> Float[Tensor, "N C"]:
         """What the outputs should be, according to the labels."""
+        if self.view.y is None:
+            raise ValueError(
+                f"{self.view.label} is None, but measures such as 'cka' compare the network with labels. Pass "
+                f"{self.view.label}, or measures=[...] without them."
+            )
         return as_targets(self.view.y, tuple(self.activity.outputs.shape), self.view.label)
 
     @cached_property
@@ -168,43 +173,15 @@ class State:
         try:
             return ntk(self.view.model, self.view.x, **options)
         except ValueError:
-            self._check_finite([self.activity.outputs])
-            self._check_finite(self._gradient())
-            raise
-
-    def _gradient(self) -> Iterator[Tensor]:
-        """∂Σf/∂θ of one batch after the other."""
-        for x in batches(self.view.samples):
-            with undisturbed():
-                f = self.view.network(x)
-            yield from pull_back(f, self.view.params, torch.ones_like(f)).values()
+            if all(is_finite(self.view.network, self.view.params, x) for x in batches(self.view.samples)):
+                raise
+            self.finite = False
+            raise Undefined from None
 
     def _check_finite(self, tensors: Iterable[Tensor]) -> None:
         if not all(bool(torch.isfinite(t).all()) for t in tensors):
             self.finite = False
             raise Undefined
-
-
-@contextmanager
-def in_eval(model: nn.Module, names: frozenset[str]) -> Iterator[None]:
-    """Every module in eval mode, the named parameters differentiable, autocast off; afterwards all is as before.
-
-    Flags are set one by one: `model.eval()` runs whatever modules override it with, and has no inverse.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    flags = [(p, p.requires_grad) for name, p in model.named_parameters() if name in names]
-    try:
-        for module, _ in modes:
-            module.training = False
-        for p, _ in flags:
-            p.requires_grad_(True)  # one that was frozen meanwhile still counts
-        with torch.autocast(flags[0][0].device.type, enabled=False):
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
-        for p, flag in flags:
-            p.requires_grad_(flag)
 
 
 def norm(params: Mapping[str, Tensor]) -> Float[Tensor, ""]:

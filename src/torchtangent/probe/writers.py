@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 Record = dict[str, Any]
 Writer = Callable[[Record], object]
+
+
+def as_writers(targets: Any) -> list[Writer]:
+    """One writer, or several in a list (see `as_writer`)."""
+    several = isinstance(targets, Sequence) and not isinstance(targets, str)
+    return [as_writer(one) for one in (targets if several else [targets])]
 
 
 def as_writer(target: Any) -> Writer:

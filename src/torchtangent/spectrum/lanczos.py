@@ -11,6 +11,7 @@ from torch import Tensor
 from torchtangent.kernel.matrix import Matrix
 
 _FLOOR = 30  # residuals below so many roundings of the largest eigenvalue cannot be told from zero
+_FEW = 64  # rows of a kernel to judge it by
 
 
 def iterated(source: Matrix, k: int, tol: float, seed: int, max_restarts: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -54,13 +55,24 @@ def _goal(values: Float[Tensor, " R"], dtype: torch.dtype, tol: float) -> Float[
 def check_symmetric(block: Tensor, dtype: torch.dtype) -> None:
     """Refuse a K of which a block QᵀKQ is not finite or not symmetric."""
     gap, size = torch.linalg.vector_norm(block - block.T), torch.linalg.vector_norm(block)
-    if not bool(torch.isfinite(size)):
-        raise ValueError("K has NaN or infinity. Check how it was computed.")
+    check_numbers(size)
     if bool(gap > 10 * torch.finfo(dtype).eps ** 0.5 * size):
         raise ValueError(
             f"K is not symmetric (‖K − Kᵀ‖ / ‖K‖ is about {float(gap / size):.1e}), so its spectrum need not be real. "
             "A kernel of two sets of inputs has singular values instead; (K + K.T) / 2 is symmetric."
         )
+
+
+def check_some_rows(K: Matrix) -> None:
+    """Refuse a K that is not finite or not symmetric, judged by some of its rows."""
+    few = torch.linspace(0, K.shape[0] - 1, min(K.shape[0], _FEW)).long().to(K.device)
+    check_symmetric(K.rows(few)[:, few], K.dtype)
+
+
+def check_numbers(sums: Tensor) -> None:
+    """Refuse a K of which some sums of entries are not finite."""
+    if not bool(torch.isfinite(sums).all()):
+        raise ValueError("K has NaN or infinity. Check how it was computed.")
 
 
 class _Subspace:

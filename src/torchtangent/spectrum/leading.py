@@ -28,7 +28,8 @@ class Eigenpairs:
 
     Attributes:
         values: (k,), descending.
-        vectors: (N, k), orthonormal; the entry of largest size in each is positive.
+        vectors: (N, k), orthonormal; the entry of largest size in each is positive. For C outputs (N·C, k): row
+            n·C + c is output c of sample n.
         residuals: (k,), the true ‖K φ − λ φ‖: within so much of each value there is an eigenvalue of K.
         converged: whether all of them are as small as was asked for.
     """
@@ -47,10 +48,10 @@ class Eigenpairs:
         On the points of K itself these are the eigenvectors again.
 
         Args:
-            K_new: (M, N), the kernel between new points and those of K, a tensor or an array.
+            K_new: (M, N) or (M, N, C, C), the kernel between new points and those of K, a tensor or an array.
 
         Returns:
-            (M, k).
+            (M, k), or (M·C, k).
 
         Reference:
             Williams and Seeger, Using the Nyström method to speed up kernel machines, 2001.
@@ -87,7 +88,7 @@ def top(
     device: torch.device | str | None = None,
     max_restarts: int = 30,
 ) -> Eigenpairs:
-    """The k algebraically largest eigenpairs of a symmetric K (N, N).
+    """The k algebraically largest eigenpairs of a symmetric K (N, N), or of (N, N, C, C) as the matrix (N·C, N·C).
 
     Up to N = 2048, or for more than a quarter of the spectrum, K is decomposed whole, in float64. Beyond, block
     Lanczos iterations with full reorthogonalization and thick restarts need products with K and room for about
@@ -97,7 +98,8 @@ def top(
 
     Args:
         K: A tensor; an array, also one on disk (`np.load(…, mmap_mode="r")`), which is read in blocks of rows; an
-            operator; or anything with `shape` and `@`.
+            operator; or anything with `shape` and `@`. With C outputs it has a row n·C + c for each, as `tt.flatten`
+            gives them.
         k: How many.
         tol: The residual at which a pair has converged, relative to its own eigenvalue.
         seed: Of the random blocks. The same seed gives the same answer.
@@ -137,12 +139,10 @@ def top(
 
 
 def square(K: Tensor | np.ndarray | Operator | Any, device: torch.device | str | None = None) -> Matrix:
-    """K as a square matrix (N, N); a kernel with outputs has to be flattened first, by whom it is for."""
+    """K as a square matrix, with a row for each sample and output."""
     shape = tuple(K.shape)
-    if len(shape) == 4 and shape[0] == shape[1] and shape[2] == shape[3]:
-        raise ValueError(f"K of shape {shape} is a kernel with outputs: make it a matrix (N·C, N·C) by tt.flatten(K).")
-    if len(shape) != 2 or shape[0] != shape[1]:
-        raise ValueError(f"K must be a square matrix (N, N), got shape {shape}.")
+    if len(shape) not in (2, 4) or shape[0] != shape[1]:
+        raise ValueError(f"K must be a square matrix (N, N), or (N, N, C, C) for C outputs, got shape {shape}.")
     return as_matrix(K, device)
 
 
@@ -160,7 +160,7 @@ def eigentasks(
 
     Args:
         pairs: From `top`.
-        train: How many of the points, the first ones, are for training.
+        train: How many of the points, the first ones, are for training; with outputs, how many of the rows.
 
     Returns:
         The labels (N, k) of all points, or those of the training points and those of the others.

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.kernel.matrix import Matrix, as_matrix
+from torchtangent.kernel.matrix import Matrix
 from torchtangent.kernel.sketch import Features
 from torchtangent.operators import Operator
-from torchtangent.spectrum.lanczos import check_symmetric
+from torchtangent.spectrum.lanczos import check_numbers, check_symmetric
 from torchtangent.spectrum.leading import rounding, square, top
 
 _NEGATIVE = 1e-2  # of the largest eigenvalue: more than kernels of the lowest precision are off
@@ -99,6 +99,7 @@ def center(K: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         raise ValueError(f"center takes a kernel (N, N) or (N, N, C, C) of one set of points, got {tuple(K.shape)}.")
     K = K.to(torch.promote_types(K.dtype, torch.float32))
     rows = K.mean(1, keepdim=True)
+    check_numbers(rows)
     return (K - rows).sub_(K.mean(0, keepdim=True) - rows.mean(0, keepdim=True))
 
 
@@ -126,4 +127,4 @@ def _vector(values: Any) -> Float[Tensor, " R"]:
 
 def _matrix(K: Any) -> Matrix:
     """A kernel as a square matrix, with a row for each sample and output."""
-    return square(as_matrix(K.operator() if isinstance(K, Features) else K))
+    return square(K.operator() if isinstance(K, Features) else K)

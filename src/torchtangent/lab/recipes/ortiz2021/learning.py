@@ -36,7 +36,7 @@ class Problem:
     """
 
     model: nn.Module
-    x: Float[Tensor, "N c h w"]
+    x: Float[Tensor, "N *shape"]
     classes: Int[Tensor, " N"]
     train: int
 

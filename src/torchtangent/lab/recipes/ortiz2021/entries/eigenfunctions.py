@@ -49,7 +49,7 @@ def _spikes(entry: str, network: str) -> Entry:
     return Entry(
         id=entry,
         title=f"Alignments of the {network} after training on an eigenfunction",
-        paper="After training on φ_k the kernel's alignment with φ_k, and with no other eigenfunction, has jumped.",
+        paper="After training on φ_k the alignment with φ_k, and with no other eigenfunction, has jumped.",
         setup=_SETUP + " Alignments on all images, in units of the Gram matrix.",
         parts=(f"eigenfunctions-{network}",),
         panels=tuple(

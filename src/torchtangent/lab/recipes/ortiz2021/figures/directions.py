@@ -81,7 +81,7 @@ def by_index(margin: str) -> Callable[[Arrays], Figure]:
     """OJ-Fig4: test accuracy against the index of directions, with the most samples."""
 
     def draw(arrays: Arrays) -> Figure:
-        figure, axes = panel(f"𝒟(v_j) with margin {margin}", x="index of the direction", y="test accuracy")
+        figure, axes = panel(f"D($v_j$) with margin {margin}", x="index of the direction", y="test accuracy")
         at = arrays["margins"].tolist().index(margin)
         for i, model in enumerate(("linearized", "network")):
             axes.plot(arrays["indices"], arrays[model][at, :, -1], **series(i), label=model)

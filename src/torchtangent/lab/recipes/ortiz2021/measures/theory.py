@@ -13,7 +13,7 @@ from torchtangent.lab.study import Arrays
 
 def named(values: np.ndarray, arrays: Arrays) -> Measured:
     """A value for each network."""
-    return dict(zip(arrays["networks"].tolist(), values, strict=True))
+    return dict(zip(arrays["networks"].tolist(), values.tolist(), strict=True))
 
 
 def by_network(name: str) -> Callable[[Arrays], Measured]:
@@ -73,7 +73,7 @@ def stein_ratio(of: str) -> Callable[[Arrays], Measured]:
     """α from the most inputs, extrapolated, over another expression for it, by index of the direction."""
 
     def measured(arrays: Arrays) -> Measured:
-        ratio = arrays["extrapolated"][-1] / arrays[of]
+        ratio = (arrays["extrapolated"][-1] / arrays[of]).tolist()
         return {f"v{subscript(j + 1)}": value for j, value in zip(arrays["indices"].tolist(), ratio, strict=True)}
 
     return measured

@@ -1,0 +1,42 @@
+"""Held-out samples are others than those of the probe set."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtangent.jacobians.inputs import TangentWarning, leaves
+from torchtangent.kernel.samples import Samples
+
+
+def check_apart(x: Any, x_test: Any) -> None:
+    """Refuse held-out samples that are all in the probe set, and say if some are."""
+    own = set(_contents(x))
+    held_out = _contents(x_test)
+    shared = sum(sample in own for sample in held_out)
+    if shared == len(held_out):
+        raise ValueError(
+            "Every sample of x_test is in x, too: measures on it would repeat those on the probe set. "
+            "Pass samples that were held out."
+        )
+    if shared:
+        warnings.warn(
+            f"{shared} of the {len(held_out)} samples of x_test are in x, too: they are not held out.",
+            TangentWarning,
+            stacklevel=3,
+        )
+
+
+def _contents(x: Any) -> list[tuple[bytes, ...]]:
+    """The bytes of each sample."""
+    samples = Samples(x, torch.device("cpu"))
+    tensors = [_rows(t) for t in leaves(samples.batch(0, len(samples)))]
+    return [tuple(row.numpy().tobytes() for row in rows) for rows in zip(*tensors, strict=True)]
+
+
+def _rows(t: Tensor) -> Tensor:
+    """A row of bytes for each sample."""
+    return t.detach().contiguous().flatten().view(torch.uint8).view(len(t), -1)

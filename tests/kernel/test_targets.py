@@ -1,0 +1,60 @@
+"""Targets go to columns and come back as they were, for every form that they may have."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchtangent.kernel.targets import Form, as_columns, form_of
+
+LIKE = torch.empty(0, dtype=torch.float64)
+FORMS = {
+    "one output": ((4,), (4, 4), Form(4, 1)),
+    "many targets": ((4, 5), (4, 4), Form(4, 1, 5)),
+    "an output with axes": ((4, 5), (4, 4, 1, 1), Form(4, 1, 5)),
+    "outputs": ((4, 3), (4, 4, 3, 3), Form(4, 3)),
+    "outputs of a matrix": ((4, 3), (12, 12), Form(4, 3)),
+    "many targets of outputs": ((4, 3, 5), (12, 12), Form(4, 3, 5)),
+    "one target with an axis": ((4, 3, 1), (4, 4, 3, 3), Form(4, 3, 1)),
+}
+
+
+@pytest.mark.parametrize(("shape", "kernel", "form"), FORMS.values(), ids=FORMS)
+def test_there_and_back(shape: tuple[int, ...], kernel: tuple[int, ...], form: Form) -> None:
+    y = torch.randn(shape, dtype=torch.float64)
+    columns, found = as_columns(y.requires_grad_(), kernel, LIKE)
+    assert found == form
+    assert found.shape == shape
+    assert columns.shape == (4 * form.outputs, form.targets or 1)
+    assert not columns.requires_grad
+    for n in range(4):  # row n·C + c
+        for c in range(form.outputs):
+            expected = y[n] if form.outputs == 1 else y[n, c]
+            assert torch.equal(columns[n * form.outputs + c], expected.reshape(-1))
+            assert torch.equal(found.by_sample(columns)[n, c], expected.reshape(-1))
+    assert torch.equal(found.restore(columns), y)
+    assert torch.equal(found.restore(columns[: 2 * form.outputs]), y[:2])  # of other samples
+    assert found.each(columns.sum(0)).shape == (() if form.targets is None else (form.targets,))
+    array, _ = as_columns(y.detach().permute(*range(len(shape))[::-1]).numpy().T, kernel, LIKE)
+    assert torch.equal(array, columns)
+
+
+def test_classes_have_no_axis_of_outputs() -> None:
+    assert form_of(torch.zeros(4), (12, 12), classes=True) == Form(4, 3)
+    assert form_of(torch.zeros(4, 5), (4, 4, 3, 3), classes=True) == Form(4, 3, 5)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (4,), (3, 4), (4, 2), (4, 3, 5, 1), (4, 3, 0)])
+def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"4 samples with 3 outputs needs g of shape \(4, 3\), or \(4, 3, K\) for K"):
+        as_columns(torch.zeros(shape), (4, 4, 3, 3), LIKE, "g")
+    with pytest.raises(ValueError, match=r"4 samples with 1 output needs y of shape \(4,\), or \(4, K\)"):
+        form_of(torch.zeros(5), (4, 4))
+
+
+@pytest.mark.parametrize("value", [torch.nan, -torch.inf])
+def test_numbers_that_are_not_finite_are_refused(value: float) -> None:
+    g = torch.zeros(4, 3, 2)
+    g[2:, 1, 1] = value
+    with pytest.raises(ValueError, match="g has NaN or infinity, first in sample 2"):
+        as_columns(g, (12, 12), LIKE, "g")
