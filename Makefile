@@ -7,12 +7,12 @@ N ?= 2000
 # The lab at smoke scale: every study in the budget of three minutes, then one HTML page.
 report: .venv/installed
 	$(BIN)/torchtangent reproduce --all --scale smoke --out runs
-	$(BIN)/torchtangent report runs --out report/index.html
+	$(BIN)/torchtangent report runs results --out report/index.html
 
 # Everything at smoke scale, also what does not fit into `make report`.
 smoke: .venv/installed
 	$(BIN)/torchtangent reproduce --all --scale smoke --long --out runs
-	$(BIN)/torchtangent report runs --out report/index.html
+	$(BIN)/torchtangent report runs results --out report/index.html
 
 test: lint
 	$(BIN)/pytest -n 2 -q src tests
