@@ -165,9 +165,28 @@ OTHERS: dict[str, Call] = {
     "fisher mix": lambda m, data, pick: tt.fisher(m, data, {"*": tt.KFAC}, output=pick),
     "hessian": lambda m, data, pick: tt.hessian(m, data, nn.functional.cross_entropy, output=pick) @ v(m),
 }
-CALLS = JACOBIAN | KERNEL | FISHER | OTHERS
+TASKS: dict[str, Call] = {
+    "alignment.target": lambda m, data, pick: tt.alignment.target(m, data.x, torch.ones(5, 3).double(), output=pick),
+    "alignment.target many": lambda m, data, pick: tt.alignment.target(
+        m, data.x, torch.ones(5, 3, 4).double(), output=pick
+    ),
+    "alignment.rank_tasks": lambda m, data, pick: tt.alignment.rank_tasks(m, data.x, {"y": data.y}, output=pick),
+    "anisotropy.directions": lambda m, data, pick: tt.anisotropy.directions(
+        m, (2, 4), k=2, x=data.x, output=lambda f: (f if pick is None else pick(f))[:, 0]
+    ),
+    "complexity.feature_norm": lambda m, data, pick: tt.complexity.feature_norm(m, data.x, output=pick),
+    "complexity.fisher_rao": lambda m, data, pick: tt.complexity.fisher_rao(m, data.x, data.y, output=pick),
+    "TangentProbe": lambda m, data, pick: tt.TangentProbe(m, data.x, data.y, output=pick).log(0),
+    "Trajectory": lambda m, data, pick: tt.complexity.Trajectory(m, data.x, output=pick).step(),
+}
+CALLS = JACOBIAN | KERNEL | FISHER | OTHERS | TASKS
 LOADER_CALLS = FISHER | OTHERS
 WITHOUT_MODEL = {"flatten", "load", "load_kernel"}
+NOT_HERE = {
+    "linearize",  # it makes a copy before anything else
+    "lazy",  # it is the model that it is given, to be trained
+    "complexity.measures",  # it takes networks of a few kinds of layers only, and works on a copy
+}
 
 
 def tensor_state(t: Tensor | None) -> tuple | None:
@@ -226,7 +245,12 @@ def assert_unchanged(before: dict[str, Any], model: nn.Module) -> None:
 def test_the_registry_is_complete() -> None:
     """Every public function is called here, so that none can skip these checks."""
     functions = {name for name in tt.__all__ if inspect.isfunction(getattr(tt, name))} - WITHOUT_MODEL
-    assert functions == {name.split()[0].split(".")[0] for name in CALLS}
+    for room in ("alignment", "anisotropy", "complexity"):
+        public = {name: getattr(getattr(tt, room), name) for name in getattr(tt, room).__all__}
+        taking = [n for n, f in public.items() if inspect.isfunction(f) and "model" in inspect.signature(f).parameters]
+        functions |= {f"{room}.{name}" for name in taking}
+    classes = {"TangentProbe", "Trajectory"}
+    assert functions - NOT_HERE == {name.split()[0].removesuffix(".T") for name in CALLS} - classes
     representations = {
         name
         for name in tt.__all__

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
+import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from torchtangent.jacobians.inputs import Output, find
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+Tangent = dict[str, Tensor]
+T = TypeVar("T")
 
 
 class Frozen:
@@ -44,6 +52,10 @@ class Frozen:
         module, attribute = self.places[name][0]
         return module.get_buffer(attribute)
 
+    def leaves(self, names: Iterable[str]) -> Tangent:
+        """The values of some weights, to be differentiated by."""
+        return {name: self.weight(name).detach().requires_grad_() for name in names}
+
     def join(self, owner: nn.Module) -> None:
         """Register the network with a module, as `theta0`, so that it moves, is copied and saved with it."""
         if hasattr(owner, "theta0"):
@@ -53,6 +65,11 @@ class Frozen:
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """f(x), inside of `at`."""
         return tensor_of(self.network(*args, **kwargs), self.output)
+
+    def value(self, args: Args, kwargs: Kwargs, weights: Tangent) -> Tensor:
+        """f(x) with some weights replaced."""
+        with self.at(weights):
+            return self(*args, **kwargs)
 
     @contextmanager
     def at(self, values: Mapping[str, Tensor]) -> Iterator[None]:
@@ -79,6 +96,19 @@ def tensor_of(result: Any, output: Output) -> Tensor:
             "Pass output=... to say which tensor it is, for example output=lambda r: r.logits."
         )
     return f
+
+
+def eagerly(function: Callable[..., T]) -> Callable[..., T]:
+    """`torch.compiler.disable`, but the compiler, which takes seconds to import, is left alone until it is in use."""
+    disabled = functools.cache(torch.compiler.disable)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> T:
+        if "torch._dynamo" in sys.modules:
+            return disabled(function)(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call
 
 
 def duplicate(model: nn.Module) -> nn.Module:

@@ -12,9 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.modes import is_random, unwrapped
-from torchtangent.linear.frozen import Frozen, duplicate, tensor_of
+from torchtangent.linear.frozen import Frozen, duplicate, eagerly, tensor_of
 from torchtangent.linear.linearize import Linearized
-from torchtangent.linear.tangent import eagerly
 
 
 def lazy(model: nn.Module, alpha: float, bias: bool = True, *, output: Output = None) -> Lazy:
@@ -89,8 +88,7 @@ class Lazy(nn.Module):
         self._check_modes()
         self._check_repeats(args, kwargs)
         f = tensor_of(self._model[0](*args, **kwargs), self._frozen.output)
-        with self._frozen.at({}):
-            f0 = self._frozen(*args, **kwargs)
+        f0 = self._frozen.value(args, kwargs, {})
         scaled = self._alpha * (f - f0)
         return f0 + scaled if self._bias else scaled
 
@@ -127,8 +125,8 @@ class Lazy(nn.Module):
         modes = tuple(module.training for module in self.theta0.modules())
         if modes in self._checked:
             return
-        with self._frozen.at({}):
-            one, two = self._frozen(*args, **kwargs).clone(), self._frozen(*args, **kwargs)
+        one = self._frozen.value(args, kwargs, {}).clone()
+        two = self._frozen.value(args, kwargs, {})
         rounding = 100 * torch.finfo(one.dtype).eps * float(one.abs().max())
         if not torch.allclose(one, two, rtol=0, atol=rounding, equal_nan=True):
             raise ValueError(

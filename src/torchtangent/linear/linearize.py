@@ -16,7 +16,8 @@ from torchtangent.jacobians.inputs import Output, TangentWarning
 from torchtangent.jacobians.modes import check_autograd, check_modes, unwrapped
 from torchtangent.jacobians.select import Params, select
 from torchtangent.linear.frozen import Frozen, duplicate, load
-from torchtangent.linear.tangent import Way, autocast_dtype, choose, needs_gradient, unfused, unmix
+from torchtangent.linear.reverse import needs_gradient
+from torchtangent.linear.tangent import Way, autocast_dtype, choose, unfused, unmix
 
 
 def linearize(

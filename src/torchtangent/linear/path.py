@@ -11,8 +11,9 @@ the h on the way, with weights that are known beforehand, and the outputs are th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 import numpy as np
@@ -89,6 +90,7 @@ class Path:
         size = (K.shape[0], targets)
         self._vectors = [torch.zeros(size, dtype=K.dtype, device=K.device) for _ in range(rule.order)]  # c, q
         self._images = [torch.zeros_like(v) for v in self._vectors]  # Kc, Kq
+        self._recorded: dict[Hashable, Recorded] = {}
 
     @property
     def a(self) -> float:
@@ -131,14 +133,35 @@ class Path:
         self, batches: Sequence[Int[Tensor, " _"]], rates: Sequence[float], terms: int, gradient: Gradient
     ) -> None:
         """Some steps, with one large product for all of them."""
-        order, sizes = self._rule.order, [len(batch) for batch in batches]
+        order, sizes = self._rule.order, tuple(len(batch) for batch in batches)
         before, after = self._rule.unroll(rates, [1 / (terms * size) for size in sizes])
         a = before[:, :order] @ self._origin - 1
-        samples = torch.cat([*batches])
-        rows = (samples[:, None] * self._outputs + torch.arange(self._outputs)).flatten()
-        step = torch.arange(len(sizes)).repeat_interleave(self._outputs * torch.tensor(sizes))
-        samples, rows, step = map(self._moved, (samples, rows, step))
-        weights = self._moved(torch.from_numpy(np.column_stack([before, a])).to(self._K.dtype))[step]
+        self._origin = after[:, :order] @ self._origin
+        weights = (torch.from_numpy(w).to(self._K.dtype) for w in (np.column_stack([before, a]), after))
+        given = [self._moved(t) for t in (torch.cat([*batches]), *weights)]
+        if self._K.device.type == "cuda" and self._K.resident:
+            if (sizes, gradient) not in self._recorded:
+                self._recorded[sizes, gradient] = Recorded(partial(self._steps, sizes, gradient))
+            self._recorded[sizes, gradient](*given)
+        else:
+            self._steps(sizes, gradient, *given)
+
+    def _steps(
+        self,
+        sizes: tuple[int, ...],
+        gradient: Gradient,
+        samples: Int[Tensor, " N"],
+        before: Float[Tensor, "m _"],
+        after: Float[Tensor, "order _"],
+    ) -> None:
+        """A step for each of so many samples, with the weights that `Rule.unroll` gives, and a behind those of c.
+
+        All that changes from chunk to chunk is in tensors, so that on a GPU it can be replayed.
+        """
+        order, C, device = self._rule.order, self._outputs, samples.device
+        rows = (samples[:, None] * C + torch.arange(C, device=device)).flatten()
+        step = torch.cat([torch.full((C * size,), t, device=device) for t, size in enumerate(sizes)])
+        weights = before[step]
 
         # The outputs of all batches, as far as they depend on what was at the start.
         f = self._f0[rows] + weights[:, -1:] * self._J0[rows]
@@ -152,38 +175,37 @@ class Path:
         # Step by step, what the steps before add to them, and the step's own h.
         h, stop = torch.empty_like(f), 0
         for batch in samples.split(sizes):
-            start, stop = stop, stop + len(batch) * self._outputs
+            start, stop = stop, stop + len(batch) * C
             if among is not None:
                 f[start:stop].addmm_(among[start:stop, :start], h[:start])
             h[start:stop] = gradient(f[start:stop], batch)
-        self._advance(after, rows, step, h, blocks)
 
-    def _advance(
-        self,
-        after: np.ndarray,
-        rows: Int[Tensor, " R"],
-        step: Int[Tensor, " R"],
-        h: Float[Tensor, "R K"],
-        blocks: Iterable[Float[Tensor, "_ N"]],
-    ) -> None:
-        """The vectors and their images after the steps that gave h, with the rows of K in blocks."""
-        order = self._rule.order
-        P, kicks = after[:, :order].tolist(), after[:, order:]
-        self._origin = after[:, :order] @ self._origin
-        _blend(self._vectors, P)
-        _blend(self._images, P)
-        weights = self._moved(torch.from_numpy(kicks).to(h.dtype))[:, step, None]
-        for vector, weight in zip(self._vectors, weights, strict=True):
-            vector.index_add_(0, rows, weight * h)
-        if kicks.shape[1] == 1:  # h of one step: a single product serves both images
+        self._blend(self._vectors, after)
+        self._blend(self._images, after)
+        kicks = after[:, order:][:, step, None]
+        for vector, kick in zip(self._vectors, kicks, strict=True):
+            vector.index_add_(0, rows, kick * h)
+        if len(sizes) == 1:  # h of one step: a single product serves both images
             for block, part in zip(blocks, h.split(self._limit), strict=True):
                 change = block.T @ part
-                for image, kick in zip(self._images, kicks[:, 0].tolist(), strict=True):
-                    image.add_(change, alpha=kick)
+                for image, kick in zip(self._images, after[:, order], strict=True):
+                    image.addcmul_(change, kick)
         else:
             [block] = blocks
-            for image, weight in zip(self._images, weights, strict=True):
-                image.addmm_(block.T, weight * h)
+            for image, kick in zip(self._images, kicks, strict=True):
+                image.addmm_(block.T, kick * h)
+
+    def _blend(self, vectors: list[Tensor], P: Float[Tensor, "order _"]) -> None:
+        """Σ_j P[i][j] v_j in place of v_i."""
+        c, *rest = vectors
+        old = c.clone() if rest and self._rule.weight_decay else c
+        if self._rule.weight_decay:
+            c.mul_(P[0, 0])  # else 1
+        for q in rest:
+            c.addcmul_(q, P[0, 1])
+            q.mul_(P[1, 1])
+            if self._rule.weight_decay:
+                q.addcmul_(old, P[1, 0])  # else 0
 
     def _moved(self, t: Tensor) -> Tensor:
         """On the device of K, without waiting for what is under way there."""
@@ -192,14 +214,26 @@ class Path:
         return t.pin_memory().to(self._K.device, non_blocking=True)
 
 
-def _blend(vectors: list[Tensor], P: list[list[float]]) -> None:
-    """Σ_j P[i][j] v_j in place of v_i; the first column costs nothing where it is that of the identity."""
-    c, *rest = vectors
-    old = c.clone() if rest and P[1][0] else c
-    if P[0][0] != 1:
-        c.mul_(P[0][0])
-    for q in rest:
-        c.add_(q, alpha=P[0][1])
-        q.mul_(P[1][1])
-        if P[1][0]:
-            q.add_(old, alpha=P[1][0])
+class Recorded:
+    """A function of tensors on a GPU that returns nothing: run once, then recorded as a CUDA graph and replayed.
+
+    A step on few targets is over sooner than its kernels are launched one by one.
+    """
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function, self._calls = function, 0
+        self._graph = torch.cuda.CUDAGraph()
+        self._given: tuple[Tensor, ...] = ()
+
+    def __call__(self, *given: Tensor) -> None:
+        self._calls += 1
+        if self._calls == 1:
+            return self._function(*given)
+        if self._calls == 2:
+            self._given = tuple(t.clone() for t in given)
+            with torch.cuda.graph(self._graph):
+                self._function(*self._given)
+        for mine, t in zip(self._given, given, strict=True):
+            mine.copy_(t)
+        self._graph.replay()
+        return None
