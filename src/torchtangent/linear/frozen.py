@@ -153,6 +153,6 @@ def _differences(missing: list[str], unexpected: list[Any], at: Mapping[Any, Any
     given = [str(key) for key in at]
     for name in given if missing else []:
         prefix = name.removesuffix(missing[0])
-        if prefix != name and all(other.startswith(prefix) for other in given):
+        if prefix.endswith(".") and all(other.startswith(prefix) for other in given):
             return f"{names}. Its names begin with '{prefix}', those of the model do not: remove it from them."
     return f"{names}. Pass what the model's state_dict() returns."

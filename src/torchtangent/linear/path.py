@@ -11,7 +11,8 @@ the h on the way, with weights that are known beforehand, and the outputs are th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import final
@@ -90,7 +91,7 @@ class Path:
         size = (K.shape[0], targets)
         self._vectors = [torch.zeros(size, dtype=K.dtype, device=K.device) for _ in range(rule.order)]  # c, q
         self._images = [torch.zeros_like(v) for v in self._vectors]  # Kc, Kq
-        self._recorded: dict[Hashable, Recorded] = {}
+        self._recorded: dict[tuple[int, ...], Recorded] = defaultdict(Recorded)
 
     @property
     def a(self) -> float:
@@ -140,9 +141,7 @@ class Path:
         weights = (torch.from_numpy(w).to(self._K.dtype) for w in (np.column_stack([before, a]), after))
         given = [self._moved(t) for t in (torch.cat([*batches]), *weights)]
         if self._K.device.type == "cuda" and self._K.resident:
-            if (sizes, gradient) not in self._recorded:
-                self._recorded[sizes, gradient] = Recorded(partial(self._steps, sizes, gradient))
-            self._recorded[sizes, gradient](*given)
+            self._recorded[sizes](partial(self._steps, sizes, gradient), given)
         else:
             self._steps(sizes, gradient, *given)
 
@@ -215,24 +214,24 @@ class Path:
 
 
 class Recorded:
-    """A function of tensors on a GPU that returns nothing: run once, then recorded as a CUDA graph and replayed.
+    """Runs a function of tensors on a GPU, which returns nothing: plainly at first, then as a CUDA graph of it.
 
-    A step on few targets is over sooner than its kernels are launched one by one.
+    A step on few targets is over sooner than its kernels are launched one by one. The function must be the same every
+    time; it is not kept, for it may hold what holds this.
     """
 
-    def __init__(self, function: Callable[..., None]) -> None:
-        self._function, self._calls = function, 0
-        self._graph = torch.cuda.CUDAGraph()
-        self._given: tuple[Tensor, ...] = ()
+    def __init__(self) -> None:
+        self._calls, self._graph = 0, torch.cuda.CUDAGraph()
+        self._given: list[Tensor] = []
 
-    def __call__(self, *given: Tensor) -> None:
+    def __call__(self, function: Callable[..., None], given: Sequence[Tensor]) -> None:
         self._calls += 1
         if self._calls == 1:
-            return self._function(*given)
+            return function(*given)
         if self._calls == 2:
-            self._given = tuple(t.clone() for t in given)
+            self._given = [t.clone() for t in given]
             with torch.cuda.graph(self._graph):
-                self._function(*self._given)
+                function(*self._given)
         for mine, t in zip(self._given, given, strict=True):
             mine.copy_(t)
         self._graph.replay()

@@ -58,8 +58,8 @@ class _Point(NamedTuple):
 @eagerly
 def _at_a_point(product: Product, frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
     at = frozen.leaves(v)
-    with torch.enable_grad(), frozen.at(at):
-        f = frozen(*args, **kwargs)
+    with torch.enable_grad():
+        f = frozen.value(args, kwargs, at)
     return f.detach(), _Push.apply(_Point(product, frozen, at, f), *v.values())
 
 

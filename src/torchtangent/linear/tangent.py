@@ -55,14 +55,13 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> Way:
     padding row. So ⟨u, J v⟩ has to be ⟨Jᵀu, v⟩, and its derivative by v has to be Jᵀu. By the inputs it is not to be
     differentiated at all: the formulas of LayerNorm and InstanceNorm take their statistics for constants.
     """
+    generator = torch.Generator().manual_seed(0)
     at = frozen.leaves(names)
-    with torch.enable_grad():
-        f = frozen.value(args, kwargs, at)
+    with torch.enable_grad(), frozen.at(at):
+        f = frozen(*args, **kwargs)
         check_finite(f.detach().reshape(len(f) if f.dim() else 1, -1))
-        generator = torch.Generator().manual_seed(0)
         u = _noise(f.detach(), generator)
-        with frozen.at(at):
-            gradient = pull_back(f, at, u)
+        gradient = pull_back(f, at, u)
     v = {name: _noise(g, generator).requires_grad_() for name, g in gradient.items()}
     trial = _Trial(u, v, gradient)
     inputs = needs_gradient(args, kwargs)
