@@ -14,8 +14,10 @@ smoke: .venv/installed
 	$(BIN)/torchtangent reproduce --all --scale smoke --long --out runs
 	$(BIN)/torchtangent report runs results --out report/index.html
 
+# Everything, then a part of it again with shapes checked at every call.
 test: lint
-	$(BIN)/pytest -n 2 -q src tests
+	$(BIN)/pytest -n 2 --dist loadgroup -q src tests
+	TORCHTANGENT_SHAPES=1 $(BIN)/pytest -n 2 --dist loadgroup -q tests
 
 lint: .venv/installed
 	$(BIN)/ruff check .

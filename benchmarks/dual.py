@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import torchtangent as tt
+from benchmarks import linear_page
 from benchmarks.machine import THREADS, describe
 from benchmarks.ntk.cases import lenet
 from torchtangent.linear import dual
@@ -52,6 +53,7 @@ def main() -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     results = (json.loads(path.read_text()) if path.exists() else {}) | found
     path.write_text(json.dumps(results, indent=1) + "\n")
+    linear_page.write(path.parent)
     print(json.dumps(found, indent=1))
 
 

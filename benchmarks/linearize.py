@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from benchmarks import linear_page
 from benchmarks.cases import CASES
 from benchmarks.machine import THREADS, describe
 from benchmarks.measure import rounds, single_run, summary
@@ -61,6 +62,7 @@ def main() -> None:
         print(case, {key: round(ratio, 2) for key, ratio in result["ratios"].items()}, flush=True)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(found, indent=1) + "\n")
+    linear_page.write(args.out.parent)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""What every test shares: shape checks on, one thread per worker, a fixed seed."""
+"""What every test shares: one thread per worker, a fixed seed, and shape checks where they are asked for.
+
+With `TORCHTANGENT_SHAPES=1` every annotated function of the library checks its shapes (where beartype is installed).
+That takes several times as long, so each test then runs for its first and last case only; `make test` runs both.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,9 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
-# Every annotated function of the library checks its shapes while the tests run (where beartype is installed).
-if importlib.util.find_spec("beartype"):
+ELSEWHERE = {"test_browser.py", "test_examples.py", "test_out.py", "test_store.py"}
+SHAPES = bool(os.environ.get("TORCHTANGENT_SHAPES")) and importlib.util.find_spec("beartype") is not None
+if SHAPES:
     install_import_hook("torchtangent", "beartype.beartype")
 
 
@@ -20,6 +25,19 @@ def pytest_configure(config: pytest.Config) -> None:
     """Workers of xdist share the cores, so each gets one thread."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With shape checks, the first and the last case of each test, and none that runs mostly in other processes."""
+    if not SHAPES:
+        return
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept = {item for same in cases.values() for item in (same[0], same[-1])}
+    chosen = [item for item in items if item in kept and item.path.name not in ELSEWHERE]
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = chosen
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,13 @@ from torchtangent.lab.recipes import registry
 from torchtangent.lab.runner import reproduce
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests of the lab in one worker: they wait for the same run."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.xdist_group("lab"))
+
+
 @pytest.fixture(scope="session")
 def all_runs(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     """Every registered study, run once at the `test` scale for all workers together."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from functools import lru_cache
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -31,6 +32,10 @@ class Outline(HTMLParser):
         self.text += data
 
 
+outline = lru_cache(Outline)
+"""The same page is looked at by several tests."""
+
+
 def spoken(text: str) -> str:
     """Text with the underscores of subscripts gone, as in the page."""
     return Outline(report.maths(text)).text
@@ -42,7 +47,7 @@ def text(page: Path) -> str:
 
 
 def test_the_page_says_everything(text: str, all_runs: Path) -> None:
-    words = re.sub(r"\s+", " ", Outline(text).text)
+    words = re.sub(r"\s+", " ", outline(text).text)
     for run in find_runs(all_runs):
         for finding in run.read_claims():
             for piece in (finding.id, finding.statement, finding.rule, finding.verdict, show(finding.published)):
@@ -55,13 +60,13 @@ def test_the_page_says_everything(text: str, all_runs: Path) -> None:
 
 
 def test_the_page_shows_every_plot(text: str) -> None:
-    plots = [attributes for tag, attributes in Outline(text).tags if attributes.get("class") == "plot"]
+    plots = [attributes for tag, attributes in outline(text).tags if attributes.get("class") == "plot"]
     panels = [panel for study in registry().values() for entry in study.entries for panel in entry.panels]
     assert [plot["aria-label"] for plot in plots] == [panel.alt for panel in panels]
 
 
 def test_the_page_needs_nothing_else(text: str) -> None:
-    for tag, attributes in Outline(text).tags:
+    for tag, attributes in outline(text).tags:
         assert tag not in ("script", "iframe", "object", "embed")
         for name in ("src", "href", "xlink:href", "data"):
             value = attributes.get(name) or ""
@@ -71,7 +76,7 @@ def test_the_page_needs_nothing_else(text: str) -> None:
 
 
 def test_identifiers_are_unique_and_links_lead_somewhere(text: str) -> None:
-    tags = Outline(text).tags
+    tags = outline(text).tags
     # Glyph outlines ("DejaVuSans-41") repeat from plot to plot, each time the same.
     ids = [attributes["id"] for _, attributes in tags if attributes.get("id")]
     ids = [identifier for identifier in ids if identifier and not identifier.startswith("DejaVu")]
