@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import permutations
 from pathlib import Path
@@ -551,16 +552,16 @@ def test_a_learnable_task_is_above_random_ones() -> None:
 def test_targets_of_the_wrong_shape() -> None:
     model, x = mlp(3), torch.randn(N, 6, dtype=torch.float64)
     K = positive()
-    with pytest.raises(
-        ValueError, match=r"g has shape \(24,\); with 24 samples and 3 outputs.*\(24, 3\) or \(24, 3, K"
-    ):
+    with pytest.raises(ValueError, match=r"24 samples with 3 outputs needs g of shape \(24, 3\), or .*; got \(24,\)"):
         alignment.target(model, x, torch.ones(N))
-    with pytest.raises(ValueError, match=r"g has shape \(23,\); with 24 samples and 1 output it.*\(24,\) or \(24, K\)"):
+    with pytest.raises(ValueError, match=r"24 samples with 1 output needs g of shape \(24,\), or .*; got \(23,\)"):
         alignment.target(mlp(), x, torch.ones(N - 1))
-    with pytest.raises(ValueError, match=r"g has shape \(12,\); with 24 samples"):
+    with pytest.raises(ValueError, match=r"kernel \(24, 24\) of 12 samples with 2 outputs needs g .* got \(12,\)"):
         alignment.of_kernel(K, torch.ones(12))
-    with pytest.raises(ValueError, match=r"y has shape \(\); with 24 samples"):
+    with pytest.raises(ValueError, match=r"24 samples with 1 output needs y of shape \(24,\), or .*; got \(\)"):
         alignment.energy(K, torch.tensor(1.0), k=3)
+    with pytest.raises(ValueError, match=r"Classes are passed one-hot, F.one_hot\(g, 3\)\."):
+        alignment.target(model, x, torch.arange(N) % 3)
     with pytest.raises(ValueError, match=r"g has NaN or infinity, first in sample 5"):
         alignment.target(model, x, torch.ones(N, 3).index_fill(0, torch.tensor([5]), torch.nan))
     with pytest.raises(ValueError, match=r"square matrix \(N, N\), or .* got shape \(5, 24\)"):
@@ -569,17 +570,33 @@ def test_targets_of_the_wrong_shape() -> None:
 
 def test_singular_kernels() -> None:
     g = torch.randn(N, dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"condition number is \d\.\de\+1\d \(eigenvalues.*for example ridge="):
+    with pytest.raises(ValueError, match=r"condition number of at least \d\.\de\+1\d, .*Pass a ridge of at least"):
         alignment.norm(positive(rank=5), g)
     nearly = torch.diag(torch.cat([torch.ones(N - 1), torch.tensor([1e-9])]))
-    with pytest.raises(ValueError, match=r"K is singular.*condition number is 1.0e\+09"):
+    with pytest.raises(ValueError, match=r"K is singular.*condition number of at least 1.0e\+09"):
         alignment.norm(nearly, g)
     with pytest.raises(ValueError, match=r"K \+ ridge·I is singular"):
         alignment.norm(nearly, g, ridge=1e-9)
     assert alignment.norm(nearly.double(), g) > 0
     assert alignment.norm(nearly, g, ridge=1e-3).dtype == torch.float32
-    with pytest.raises(ValueError, match=r"ridge must not be negative, got -1\.0"):
+    with pytest.raises(ValueError, match=r"ridge must be a finite number >= 0, got -1\.0"):
         alignment.norm(positive(), g, ridge=-1.0)
+
+
+@pytest.mark.parametrize("K", [-torch.eye(N), torch.zeros(N, N), positive(rank=5), torch.ones(N, N)], ids=range(4))
+def test_norms_and_regressions_give_the_same_advice(K: Tensor) -> None:
+    g, said = torch.randn(N), []
+    for call in (alignment.norm, tt.predict.coefficients):
+        with pytest.raises(ValueError, match="K is") as error:
+            call(K, g)
+        said.append(str(error.value).replace(", or fit only what K can by flow(K, y, math.inf)", ""))
+    number = re.compile(r"-?\d\.\de[-+]\d+")  # of rounding, by two ways
+    assert number.sub("", said[0]) == number.sub("", said[1])
+    if not K.any():
+        return
+    enough = float(re.search(r"ridge of at least (\S+?)[,;.]?( |$)", said[0]).group(1))
+    c = tt.predict.coefficients(K, g, ridge=enough)
+    assert alignment.norm(K, g, ridge=enough) == pytest.approx(float(g.double() @ c.double()), rel=1e-3)
 
 
 def test_kernels_that_do_not_compare() -> None:

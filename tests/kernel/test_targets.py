@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchtangent.kernel.targets import Form, as_columns, form_of
+from torchtangent.kernel.targets import Form, as_columns, form_of, numbers
 
 LIKE = torch.empty(0, dtype=torch.float64)
 FORMS = {
@@ -46,10 +46,26 @@ def test_classes_have_no_axis_of_outputs() -> None:
 
 @pytest.mark.parametrize("shape", [(), (3,), (4,), (3, 4), (4, 2), (4, 3, 5, 1), (4, 3, 0)])
 def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"4 samples with 3 outputs needs g of shape \(4, 3\), or \(4, 3, K\) for K"):
+    with pytest.raises(
+        ValueError,
+        match=r"A kernel \(4, 4, 3, 3\) of 4 samples with 3 outputs needs g of shape \(4, 3\), or \(4, 3, K\)",
+    ) as error:
         as_columns(torch.zeros(shape), (4, 4, 3, 3), LIKE, "g")
+    assert "lasses" not in str(error.value)
     with pytest.raises(ValueError, match=r"4 samples with 1 output needs y of shape \(4,\), or \(4, K\)"):
         form_of(torch.zeros(5), (4, 4))
+
+
+def test_classes_instead_of_numbers_get_advice() -> None:
+    for kernel in ((4, 4, 3, 3), (12, 12)):
+        with pytest.raises(ValueError, match=r"got \(4,\)\. Classes are passed one-hot, F\.one_hot\(g, 3\), or so\.$"):
+            as_columns(torch.tensor([0, 2, 1, 1]), kernel, LIKE, "g", instead=", or so")
+
+
+def test_what_holds_no_numbers_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"labels should be numbers .* this list holds others.*return_inverse=True"):
+        numbers(["cat", "dog"], "labels")
+    assert not numbers(torch.ones(2, requires_grad=True), "labels").requires_grad
 
 
 @pytest.mark.parametrize("value", [torch.nan, -torch.inf])

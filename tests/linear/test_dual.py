@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -422,7 +423,13 @@ BAD: dict[str, tuple[str, dict[str, Any]]] = {
         {"f0": torch.ones(24).index_fill(0, torch.tensor(5), torch.nan)},
     ),
     "J0 has NaN or infinity, first in sample 0": ("bce", {"J0": torch.full((24,), torch.inf)}),
-    "y has nan": ("mse", {"loss": "mse", "y": torch.full((N,), torch.nan)}),
+    "y has NaN or infinity, first in sample 0": ("mse", {"loss": "mse", "y": torch.full((N,), torch.nan)}),
+    "y should be numbers": ("bce", {"y": ["cat", "dog"] * 12}),
+    r"loss='bce' takes labels 0 and 1; y has 2\.0 \(sample 1\)\.$": ("bce", {"y": torch.arange(N) % 10 + 1}),
+    r"loss='hinge' takes labels -1 and 1; y has 2\.0 \(sample 1\)\.$": (
+        "bce",
+        {"loss": "hinge", "y": torch.arange(N) % 10 + 1},
+    ),
     "y is constant": ("bce", {"y": torch.ones(N)}),
     "Target 1 of y is constant: every": ("bce", {"y": torch.stack([torch.arange(N) % 2, torch.ones(N)], 1)}),
     r"Target 0 of y \(and 2 more\) is constant": ("hinge", {"loss": "hinge", "y": torch.ones(N, 3)}),
@@ -432,7 +439,7 @@ BAD: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     r"needs y of shape \(24,\).*got \(23,\)": ("bce", {"y": torch.ones(23)}),
     r"needs y of shape \(24,\).*got \(\)": ("bce", {"y": torch.tensor(1.0)}),
-    "K must be the kernel of the training samples": ("bce", {"K": torch.ones(24, 25)}),
+    r"K must be a square matrix .* got shape \(24, 25\)": ("bce", {"K": torch.ones(24, 25)}),
     "K is not symmetric": ("bce", {"K": torch.rand(24, 24)}),
 }
 
@@ -451,14 +458,33 @@ def test_errors_of_classes() -> None:
     K = p.kernel["K"]
     for y, message in {
         r"integer classes.*dtype torch.float32.*y\.argmax": torch.ones(N, 3),
-        r"takes integer classes from 0 to C − 1; y has 3 \(sample 0\)": torch.full((N,), 3),
-        "y has -1": torch.full((N,), -1),
+        r"integer classes from 0 to 2, as K has 3 outputs; y has 3 \(sample 0\)\.$": torch.full((N,), 3),
+        r"y has 3 \(sample 2\)\. Classes that are counted from 1 become these by y - 1\.$": torch.arange(N) % 3 + 1,
+        r"y has -1 \(sample 1\)\. Labels -1 and 1 become these by \(y \+ 1\) // 2\.$": 1 - 2 * (torch.arange(N) % 2),
+        r"y has -2 \(sample 0, target 1\)\.$": torch.tensor([0, -2]).expand(N, 2),
         "y is constant": torch.ones(N).long(),
+        r"y is one-hot.*pass classes: y\.argmax\(1\)": F.one_hot(p.y[:N, 0]),
     }.items():
         with pytest.raises(ValueError, match=y):
             dual.SGD(K, message, loss="cross-entropy", lr=0.1)
     with pytest.raises(ValueError, match=r"needs y of shape \(24, 3\), or \(24, 3, K\)"):
         dual.SGD(K, torch.ones(N), loss="mse", lr=0.1)
+    with pytest.raises(ValueError, match=r"got \(24,\)\. Classes are passed one-hot.*or with loss='cross-entropy'\."):
+        dual.SGD(K, p.y[:N, 0], lr=0.1)
+    test = {"K_test": p.kernel["K_test"], "y_test": F.one_hot(p.y[N:, 0], 3)}
+    with pytest.raises(ValueError, match=r"y_test is one-hot.*pass classes: y_test\.argmax\(1\)"):
+        dual.SGD(K, p.y[:N], loss="cross-entropy", lr=0.1).run(**test)
+
+
+def test_sets_of_classes_that_look_almost_one_hot() -> None:
+    """As many sets as outputs, of classes 0 and 1: only where each row has a single 1 they would be one-hot."""
+    p = problem("cross-entropy", 3)
+    hot = F.one_hot(torch.arange(N) % 3)
+    for y in (1 - hot, torch.cat([hot[:-1], 0 * hot[:1]]), hot[:, :2], hot.float()):
+        if y.is_floating_point():
+            assert dual.SGD(p.kernel["K"], y, lr=0.1).run().c.shape == (N, 3)  # for each output a label
+        else:
+            assert dual.SGD(p.kernel["K"], y, loss="cross-entropy", lr=0.1).run().c.shape == (N, 3, y.shape[1])
 
 
 RUN: dict[str, dict[str, Any]] = {
@@ -500,3 +526,70 @@ def test_errors_of_a_fit() -> None:
     unbiased = dual.SGD(p.kernel["K"], p.y[:N], lr=0.1).run()
     with pytest.raises(ValueError, match="f0 is given, but training had none"):
         unbiased.predict(p.kernel["K_test"], f0=p.f0[N:])
+    J = tt.jacobian(p.model, p.x[:N])
+    for target in (3, -1):
+        with pytest.raises(ValueError, match=f"There is no target={target}; the last one is target=2"):
+            fit.to_parameters(J, target=target)
+    alone = dual.SGD(p.kernel["K"], p.y[:N, 0], lr=0.1).run()
+    with pytest.raises(ValueError, match="There is no target=1; the last one is target=0"):
+        alone.to_parameters(J, target=1)
+    assert alone.to_parameters(J, target=0).keys() == alone.to_parameters(J).keys()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+def test_a_jacobian_that_is_not_that_of_the_kernel_is_refused(dtype: torch.dtype) -> None:
+    p = problem("mse", 3)
+    fit = dual.SGD(p.kernel["K"].to(dtype), p.y[:N], loss="mse", lr=0.1).run(epochs=300)
+    J = tt.jacobian(p.model, p.x[:N])
+    fit.to_parameters(J, target=1)
+    moved = copy.deepcopy(p.model)
+    with torch.no_grad():
+        moved[0].weight.mul_(1.05)
+    others = {
+        "other samples": tt.jacobian(p.model, p.x[-N:]),
+        "another order": tt.jacobian(p.model, p.x[:N].flip(0)),
+        "fewer parameters": tt.jacobian(p.model, p.x[:N], params="*weight"),
+        "one bias less": tt.jacobian(p.model, p.x[:N], params=lambda name, q: name != "0.bias"),
+        "other weights": tt.jacobian(moved, p.x[:N]),
+    }
+    for other in others.values():
+        found = (other.T @ fit.c[..., 1].to(p.x)).square().sum()
+        with pytest.raises(ValueError, match=r"K was not the kernel of this Jacobian: .*same params=") as error:
+            fit.to_parameters(other, target=1)
+        assert f"‖Jᵀc‖² is {float(found):.4g}, but cᵀKc was {float(fit.quadratic[1]):.4g}" in str(error.value)
+
+
+def test_a_jacobian_may_be_as_rough_as_its_kernel() -> None:
+    """Of a float32 model, after many steps, and of a kernel that was held in 16 bits."""
+    p = problem("mse", 3)
+    model, x = copy.deepcopy(p.model).float(), p.x[:N].float()
+    for K in (tt.ntk(model, x), tt.ntk(model, x, precision="float16")):
+        fit = dual.SGD(K, p.y[:N], loss="mse", lr=0.1, momentum=0.9).run(epochs=1000)
+        parameters = fit.to_parameters(tt.jacobian(model, x), target=0)
+        assert all(t.dtype == torch.float32 for t in parameters.values())
+
+
+def test_a_fit_in_one_line() -> None:
+    p = problem()
+    fit = p.train(lr=0.1).run(epochs=7, **p.test)
+    found = {
+        name: f"{name} {float(getattr(fit, name)[-1].mean()):.4g}"
+        for name in ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
+    }
+    ends = ", ".join(found.values())
+    assert repr(fit) == f"Fit(c of shape (24, 3); after 7 epochs {ends}, the mean of 3 targets)"
+    alone = dual.SGD(p.kernel["K"], p.y[:N, 0], loss="mse", lr=0.01).run()
+    assert repr(alone) == f"Fit(c of shape (24,); after 1 epoch train_loss {float(alone.train_loss):.4g})"
+
+
+def test_a_distance_has_no_graph() -> None:
+    p = problem()
+    fit = p.train(lr=0.1, weight_decay=0.1).run()
+    norm = torch.cat([q.flatten() for q in p.model.parameters()]).norm()
+    assert norm.requires_grad
+    assert not fit.distance(norm).requires_grad
+    assert torch.equal(fit.distance(norm), fit.distance(float(norm.detach())))
+
+
+def test_the_public_names() -> None:
+    assert set(dual.__all__) == set(dir(dual)) == {"Fit", "SGD"}

@@ -230,10 +230,18 @@ def test_bad_labels_are_named() -> None:
         predict.classify(case.K, case.y)
     with pytest.raises(ValueError, match=r"integer classes.*bool"):
         predict.classify(case.K, y > 0)
-    with pytest.raises(ValueError, match=r"0 to 2, as K has 3 outputs; y has 0 to 3"):
+    with pytest.raises(ValueError, match=r"classify takes .* 0 to 2, as K has 3 outputs; y has 3 \(sample 3\)\.$"):
         predict.classify(case.K, torch.arange(N) % 4)
-    with pytest.raises(ValueError, match=r"y has -1 to 1.*\(y \+ 1\) // 2"):
+    with pytest.raises(ValueError, match=r"y has 3 \(sample 2\)\. Classes that are counted from 1 .* by y - 1"):
+        predict.classify(case.K, y + 1)
+    with pytest.raises(ValueError, match=r"classes from 0; y has -1 \(sample 0\)\. Labels -1 and 1.*\(y \+ 1\) // 2"):
         predict.classify(Linear().K, 2 * (y > 0).long() - 1)
+    with pytest.raises(ValueError, match=r"y has -1 \(sample 0\)\.$"):
+        predict.classify(Linear().K, y - 1)
+    for K in (case.K, Linear().K):  # with outputs, and without
+        with pytest.raises(ValueError, match=r"y is one-hot, but classify takes classes.*pass classes: y\.argmax\(1\)"):
+            predict.classify(K, torch.eye(3).long()[y])
+        assert predict.classify(K, 1 - torch.eye(3).long()[y], ridge=1.0).shape == (N, 3)
     with pytest.raises(ValueError, match="constant"):
         predict.classify(case.K, 0 * y)
     with pytest.raises(ValueError, match=r"12 samples.*\(12,\).*got"):
@@ -432,6 +440,11 @@ def duplicated(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     return (J @ J.T).to(dtype), case.y
 
 
+def advised(error: pytest.ExceptionInfo[ValueError]) -> float:
+    """The ridge that an error says to pass."""
+    return float(re.search(r"a ridge of at least ([\d.e+-]+\d)", str(error.value)).group(1))
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 @pytest.mark.parametrize("rank", [7, None], ids=["rank 7", "a sample twice"])
 def test_a_singular_kernel_says_its_condition_number(dtype: torch.dtype, rank: int | None) -> None:
@@ -447,8 +460,7 @@ def test_a_singular_kernel_says_its_condition_number(dtype: torch.dtype, rank: i
         said = float(re.search(r"at least ([\d.e+]+)", str(error.value)).group(1))
         assert said > 1e6
         assert ("compute K in float64" in str(error.value)) == (dtype == torch.float32)
-        more = float(re.search(r"larger by ([\d.e+-]+)", str(error.value)).group(1))
-        assert torch.isfinite(call(K, y, ridge=more)).all()  # the advice works
+        assert torch.isfinite(call(K, y, ridge=advised(error))).all()  # the advice works
     assert torch.isfinite(predict.flow(K, y, math.inf)).all()
 
 
@@ -470,8 +482,12 @@ def test_the_condition_number_is_about_right() -> None:
 def test_an_indefinite_kernel_is_no_kernel() -> None:
     K = torch.diag(torch.tensor([1.0, 2.0, -0.5]))
     y = torch.arange(3.0)
-    with pytest.raises(ValueError, match=r"eigenvalues go from -5.0e-01 to 2.0e\+00.*larger by 5"):
+    with pytest.raises(ValueError, match=r"^K is not positive definite: its smallest eigenvalue is -5.0e-01,") as error:
         predict.ridge(K, y)
+    assert 0.5 < advised(error) < 0.6
+    with pytest.raises(ValueError, match=r"^K \+ ridge·I is not .* is -2.0e-01, .* ridge of at least 0.53"):
+        predict.ridge(K, y, ridge=0.3)
+    assert torch.isfinite(predict.ridge(K, y, ridge=0.53)).all()
     for call in (
         lambda: predict.flow(K, y, 1.0),
         lambda: predict.descent(K, y, 1, 0.1),
@@ -512,7 +528,7 @@ def test_operators_that_are_singular_are_refused(kind: str, dtype: torch.dtype) 
         with pytest.raises(ValueError, match=r"singular to rounding.*flow\(K, y, math.inf\)") as error:
             call(K, case.y)
         assert ("conjugate gradients left" in str(error.value)) == (with_products and call is not predict.leave_one_out)
-        more = float(re.search(r"larger by ([\d.e+-]+)", str(error.value)).group(1))
+        more = advised(error)
         found, expected = (call(k, case.y, ridge=more) for k in (K, (case.J @ case.J.T).to(dtype)))
         assert_close(found, expected.double(), 1e-5 if dtype == torch.float64 else 0.05)  # the advice works
     # Nearly singular, which is as bad: a condition number above 10¹⁴, or above 10⁷ in float32.
@@ -526,7 +542,12 @@ def test_a_large_singular_kernel_is_not_decomposed_to_say_so(monkeypatch: pytest
     monkeypatch.setattr(regression, "DENSE_LIMIT", 11)
     monkeypatch.setattr(torch.linalg, "eigvalsh", lambda K: pytest.fail("all eigenvalues"))
     K = torch.ones(12, 12, dtype=torch.float64) - 1e-9 * torch.eye(12, dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"from 0.0e\+00 to 1.2e\+01, a condition number of infinity"):
+    with pytest.raises(ValueError, match=r"not positive definite: its smallest eigenvalue is -1.0e-09"):
+        predict.ridge(K, torch.arange(12.0))
+    K = torch.ones(12, 12, dtype=torch.float64) - 1e-15 * torch.eye(12, dtype=torch.float64)
+    with pytest.raises(
+        ValueError, match=r"singular to rounding: its eigenvalues go from (0.0e\+00|-\d.\de-15) to 1.2e\+01"
+    ):
         predict.ridge(K, torch.arange(12.0))
 
 
@@ -557,8 +578,26 @@ def test_bad_learning_rates_steps_and_times_are_named() -> None:
         with pytest.raises(ValueError, match="loss must be"):
             predict.time_to(case.K, case.y, loss)
     for call in (predict.ridge, predict.coefficients, predict.leave_one_out):
-        with pytest.raises(ValueError, match=">= 0"):
-            call(case.K, case.y, ridge=-1.0)
+        for ridge in (-1.0, math.nan, math.inf):
+            with pytest.raises(ValueError, match=f"ridge must be a finite number >= 0, got {ridge}"):
+                call(case.K, case.y, ridge=ridge)
+
+
+@pytest.mark.filterwarnings("ignore::torchtangent.operators.ConvergenceWarning")
+@pytest.mark.parametrize("limit", [2048, 3])
+@pytest.mark.parametrize("kind", [lambda K: K, DenseOperator, Products], ids=["matrix", "dense", "products"])
+def test_kernels_that_are_zero_or_negative_are_named(
+    kind: Callable[[Tensor], Any], limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(regression, "DENSE_LIMIT", limit)
+    y = torch.randn(60)
+    with pytest.raises(ValueError, match=r"^K is zero"):
+        predict.ridge(kind(torch.zeros(60, 60)), y)
+    assert torch.equal(predict.ridge(kind(torch.zeros(60, 60)), y, ridge=1.0), torch.zeros(60))
+    for K, smallest in (-torch.eye(60), "-1.0e+00"), (torch.diag(torch.linspace(-3, 1, 60)), "-3.0e+00"):
+        with pytest.raises(ValueError, match=rf"^K is not positive definite: .* is {re.escape(smallest)}") as error:
+            predict.ridge(kind(K), y)
+        assert torch.isfinite(predict.ridge(kind(K), y, ridge=advised(error))).all()
 
 
 def test_a_zero_kernel_learns_nothing() -> None:
@@ -581,6 +620,8 @@ def test_bad_shapes_and_numbers_are_named(call: Callable[..., Any]) -> None:
     for y in (case.y[:, 0], case.y[:, :2], case.y[:-1], case.y.T):
         with pytest.raises(ValueError, match=r"12 samples with 3 outputs.* y of shape \(12, 3\)"):
             call(case.K, y)
+    with pytest.raises(ValueError, match=r"Classes are passed one-hot, F.one_hot\(y, 3\), or to classify\."):
+        call(case.K, torch.arange(N) % 3)
     holed = case.y.clone()
     holed[4, 1] = float("nan")
     with pytest.raises(ValueError, match="y has NaN or infinity, first in sample 4"):
@@ -589,8 +630,9 @@ def test_bad_shapes_and_numbers_are_named(call: Callable[..., Any]) -> None:
     K[2, 3, 0, 1] = float("inf")
     with pytest.raises(ValueError, match="K has NaN or infinity"):
         call(K, case.y)
-    with pytest.raises(ValueError, match="not symmetric"):
+    with pytest.raises(ValueError, match=r"K is not symmetric: .* two sets of inputs will not do") as error:
         call(case.K + torch.ones_like(case.K).triu(), case.y)
+    assert "spectrum" not in str(error.value)
     with pytest.raises(ValueError, match=r"square matrix.*\(36, 15\)"):
         call(case.K[:, :5], case.y)
     with pytest.raises(ValueError, match=r"K_test must be the kernel of other samples.*got shape \(12, 5, 3, 3\)"):

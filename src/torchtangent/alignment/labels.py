@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional as F
+
+from torchtangent.kernel.targets import numbers
+
+Targets = Tensor | np.ndarray
 
 
 def as_targets(y: Any, shape: tuple[int, ...], name: str = "y") -> Float[Tensor, "N C"]:
@@ -43,17 +48,6 @@ def as_targets(y: Any, shape: tuple[int, ...], name: str = "y") -> Float[Tensor,
         y = one_hot(y, C, name)
     Y = y.reshape(N, -1)
     return Y if Y.is_floating_point() else Y.float()
-
-
-def numbers(y: Any, name: str) -> Shaped[Tensor, "..."]:
-    """Labels as a tensor; what cannot be one is refused by name."""
-    try:
-        return torch.as_tensor(y).detach()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"{name} should be numbers in a tensor, an array or a list, but this {type(y).__name__} holds others. "
-            "Classes that have names become integers by np.unique(y, return_inverse=True)[1]."
-        ) from error
 
 
 def one_hot(y: Shaped[Tensor, " *N"], outputs: int, name: str) -> Int[Tensor, "*N C"]:

@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchtangent.alignment.columns import Targets
-from torchtangent.alignment.labels import as_targets, numbers
+from torchtangent.alignment.labels import Targets, as_targets
 from torchtangent.alignment.rkhs import pulled_squares
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
@@ -19,6 +18,7 @@ from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.select import Params
 from torchtangent.kernel.columns import batches, square_sum
 from torchtangent.kernel.samples import Samples
+from torchtangent.kernel.targets import numbers
 
 
 class Task(NamedTuple):

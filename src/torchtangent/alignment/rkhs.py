@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchtangent.alignment.columns import Columns, Targets, as_columns, outputs_of, read
-from torchtangent.alignment.labels import numbers
+from torchtangent.alignment.labels import Targets
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Output
@@ -17,9 +17,10 @@ from torchtangent.jacobians.select import Params
 from torchtangent.kernel.columns import pull_columns, split_columns
 from torchtangent.kernel.matrix import Matrix
 from torchtangent.kernel.samples import Samples
-from torchtangent.spectrum import Eigenpairs, top
-from torchtangent.spectrum.lanczos import check_numbers
-from torchtangent.spectrum.leading import rounding
+from torchtangent.kernel.targets import Form, as_columns, numbers
+from torchtangent.spectrum import Eigenpairs, square, top
+from torchtangent.spectrum.inverse import check_invertible, checked_ridge
+from torchtangent.spectrum.lanczos import check_numbers, check_some_rows
 
 
 def target(
@@ -51,12 +52,13 @@ def target(
     p = next(iter(capture.params.values()))
     samples = Samples(x, p.device)
     capture.check(samples.batch(0, min(2, len(samples))))
-    shape, g = capture.output_shape, numbers(g, "g")
-    if len(shape) > 1 and g.shape[1 : 1 + len(shape)] == shape:
-        g = g.flatten(1, len(shape))
-    dtype = torch.promote_types(p.dtype, torch.float32)
-    columns = as_columns(g, len(samples) * shape.numel(), shape.numel(), dtype, p.device)
-    return columns.like_given(pulled_squares(capture, samples, columns.matrix) / columns.samples**2)
+    N, shape, g = len(samples), capture.output_shape, numbers(g, "g")
+    C, axes = shape.numel(), 1 + len(shape)
+    if g.dim() > 2 and g.shape[1:axes] == shape:
+        g = g.reshape(len(g), *[C] * (C > 1), *g.shape[axes:])
+    like = torch.empty(0, dtype=torch.promote_types(p.dtype, torch.float32), device=p.device)
+    G, form = as_columns(g, (N, N, C, C), like, "g")
+    return form.each(pulled_squares(capture, samples, G) / N**2)
 
 
 def pulled_squares(capture: Capture, samples: Samples, U: Float[Tensor, "rows K"]) -> Float[Tensor, " K"]:
@@ -75,8 +77,8 @@ def of_kernel(K: Any, g: Targets) -> Float[Tensor, "*K"]:
     >>> of_kernel(torch.tensor([[2.0, 1.0], [1.0, 2.0]]), torch.tensor([1.0, -1.0]))
     tensor(0.5000)
     """
-    matrix, columns = read(K, g)
-    return columns.like_given(_form(matrix, columns) / columns.samples**2)
+    matrix, G, form = _read(K, g)
+    return form.each(_quadratic(matrix, G) / form.samples**2)
 
 
 def of_spectrum(pairs: Eigenpairs, g: Targets) -> Float[Tensor, "*K"]:
@@ -93,10 +95,10 @@ def of_spectrum(pairs: Eigenpairs, g: Targets) -> Float[Tensor, "*K"]:
     tensor(0.5000)
     """
     values, vectors = pairs
-    columns = as_columns(g, len(vectors), None, vectors.dtype, vectors.device)
+    G, form = as_columns(g, (len(vectors), len(vectors)), vectors, "g")
     with float32_products():
-        alpha = values @ (vectors.T @ columns.matrix).square()
-    return columns.like_given(alpha / columns.samples**2)
+        alpha = values @ (vectors.T @ G).square()
+    return form.each(alpha / form.samples**2)
 
 
 def norm(K: Any, g: Targets, *, ridge: float = 0.0) -> Float[Tensor, "*K"]:
@@ -116,20 +118,12 @@ def norm(K: Any, g: Targets, *, ridge: float = 0.0) -> Float[Tensor, "*K"]:
     >>> norm(torch.tensor([[2.0, 0.0], [0.0, 4.0]]), torch.tensor([2.0, 2.0]))
     tensor(3.)
     """
-    if ridge < 0:
-        raise ValueError(f"ridge must not be negative, got {ridge}.")
-    matrix, columns = read(K, g)
+    ridge = checked_ridge(ridge)
+    matrix, G, form = _read(K, g)
     values, vectors = top(matrix.dense().double(), matrix.shape[0])
-    largest, least = float(values[0]) + ridge, float(values[-1]) + ridge
-    if least <= rounding(matrix.dtype) * largest:
-        condition = largest / abs(least) if least else float("inf")
-        raise ValueError(
-            f"K{' + ridge·I' * (ridge > 0)} is singular to its precision: its condition number is {condition:.1e} "
-            f"(eigenvalues from {least:.1e} to {largest:.1e}), so gᵀK⁻¹g is rounding. Pass a larger ridge, "
-            f"for example ridge={1e-4 * largest:.0e}."
-        )
-    squares = (vectors.T @ columns.matrix.double()).square()
-    return columns.like_given((1 / (values + ridge) @ squares).to(matrix.dtype))
+    check_invertible(float(values[-1]) + ridge, float(values[0]) + ridge, ridge, matrix.dtype)
+    squares = (vectors.T @ G.double()).square()
+    return form.each((1 / (values + ridge) @ squares).to(matrix.dtype))
 
 
 def bound(K: Any, g: Targets) -> Float[Tensor, "*K"]:
@@ -147,10 +141,10 @@ def bound(K: Any, g: Targets) -> Float[Tensor, "*K"]:
     >>> bound(torch.tensor([[2.0, 0.0], [0.0, 4.0]]), torch.tensor([2.0, 2.0]))      # norm is 3
     tensor(2.6667)
     """
-    matrix, columns = read(K, g)
-    square = columns.matrix.square().sum(0)
-    found = square.square() / _form(matrix, columns).clamp(min=0)  # N cancels
-    return columns.like_given(torch.where(square > 0, found, square))
+    matrix, G, form = _read(K, g)
+    size = G.square().sum(0)
+    found = size.square() / _quadratic(matrix, G).clamp(min=0)  # N cancels
+    return form.each(torch.where(size > 0, found, size))
 
 
 def energy(K: Any, y: Targets, k: int = 50) -> Float[Tensor, "*K"]:
@@ -171,23 +165,32 @@ def energy(K: Any, y: Targets, k: int = 50) -> Float[Tensor, "*K"]:
     tensor(0.6000)
     """
     if isinstance(K, Eigenpairs):
-        vectors, outputs = K.vectors, None
+        vectors = K.vectors
+        shape = (len(vectors), len(vectors))
         if not 1 <= k <= vectors.shape[1]:
             raise ValueError(f"k must be between 1 and the {vectors.shape[1]} eigenpairs that were given, got {k}.")
     else:
-        vectors, outputs = top(K, k).vectors, outputs_of(K)
-    columns = as_columns(y, len(vectors), outputs, vectors.dtype, vectors.device, "y")
-    size = torch.linalg.vector_norm(columns.matrix, dim=0)
+        vectors, shape = top(K, k).vectors, K.shape
+    Y, form = as_columns(y, shape, vectors)
+    size = torch.linalg.vector_norm(Y, dim=0)
     if not bool((size > 0).all()):
-        raise ValueError(f"y is zero{'' if columns.single else f' in column {int((size == 0).nonzero()[0])}'}.")
+        raise ValueError(f"y is zero{'' if form.targets is None else f' in column {int((size == 0).nonzero()[0])}'}.")
     with float32_products():
-        part = torch.linalg.vector_norm(vectors[:, :k].T @ columns.matrix, dim=0)
-    return columns.like_given(part / size)
+        part = torch.linalg.vector_norm(vectors[:, :k].T @ Y, dim=0)
+    return form.each(part / size)
 
 
-def _form(matrix: Matrix, columns: Columns) -> Float[Tensor, " K"]:
+def _read(K: Any, g: Targets) -> tuple[Matrix, Float[Tensor, "rows K"], Form]:
+    """A kernel, and targets for it as columns."""
+    matrix = square(K)
+    if isinstance(K, Tensor | np.ndarray):  # what is known by its products is symmetric, and rows of it are costly
+        check_some_rows(matrix)
+    return matrix, *as_columns(g, K.shape, matrix, "g")
+
+
+def _quadratic(matrix: Matrix, G: Float[Tensor, "rows K"]) -> Float[Tensor, " K"]:
     """gᵀKg for each column."""
     with float32_products():
-        found = (columns.matrix * (matrix @ columns.matrix)).sum(0)
+        found = (G * (matrix @ G)).sum(0)
     check_numbers(found)
     return found

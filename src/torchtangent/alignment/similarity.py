@@ -10,10 +10,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from torchtangent.alignment.columns import Targets, outputs_of
-from torchtangent.alignment.labels import numbers, one_hot
+from torchtangent.alignment.labels import Targets, one_hot
 from torchtangent.jacobians.call import float32_products
 from torchtangent.kernel.matrix import Matrix, as_matrix
+from torchtangent.kernel.targets import numbers
 from torchtangent.spectrum.lanczos import check_numbers, check_symmetric
 from torchtangent.spectrum.leading import square
 
@@ -87,7 +87,7 @@ def cka(K: Any, y: Targets, *, centering: str = "class") -> Any:
     if isinstance(K, Mapping):
         return {name: cka(k, y, centering=centering) for name, k in K.items()}
     matrix = square(K)
-    outputs = outputs_of(K) or 1
+    outputs = K.shape[2] if len(K.shape) == 4 else 1
     samples = matrix.shape[0] // outputs
     Y = _label_matrix(y, samples, outputs).to(matrix.device, matrix.dtype)
     means = torch.eye(outputs).repeat(samples, 1) if centering == "class" else torch.ones(matrix.shape[0], 1)

@@ -16,7 +16,7 @@ from torchtangent.curvature.representation import Accumulator, Representation, S
 from torchtangent.jacobians.call import undisturbed
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Inputs, batch_size, map_leaves
-from torchtangent.jacobians.products import Linearized, linearized, pull, push
+from torchtangent.jacobians.products import Replayed, pull, push, replayed
 from torchtangent.operators import ImplicitOperator
 
 Loss = Callable[[Tensor, Any], Tensor]
@@ -41,7 +41,7 @@ class FisherProduct:
 
     def __init__(self, capture: Capture, batches: Batches, cotangents: Cotangents) -> None:
         self.capture, self.batches, self.cotangents = capture, batches, cotangents
-        self._kept: list[tuple[Linearized, Tensor]] = []
+        self._kept: list[tuple[Replayed, Tensor]] = []
         self._products = 0
 
     def __call__(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
@@ -52,10 +52,10 @@ class FisherProduct:
             self._keep()
         if self._kept:
             self.capture.check_unmoved()
-            for linear, root in self._kept:
+            for model, root in self._kept:
                 n += root.shape[1]
                 for k, v in enumerate(tangents):
-                    total[:, k] += _flat(linear.pull(_weigh(root, linear.push(v))))
+                    total[:, k] += _flat(model.pull(_weigh(root, model.push(v))))
             return total / n
         pulled = self.cotangents.start()
         for x, y in self.batches.pieces(self._size):
@@ -70,14 +70,14 @@ class FisherProduct:
 
     def _keep(self) -> None:
         """Linearize the data and keep it, if it is small and the model allows it."""
-        kept: list[tuple[Linearized, Tensor]] = []
+        kept: list[tuple[Replayed, Tensor]] = []
         pulled, size = self.cotangents.start(), 0
         for x, y in self.batches.pieces(self._size):
             size += batch_size(x) * 2 * sum(self.capture.bytes_per_sample)
-            linear = linearized(self.capture, x) if size <= self.capture.budget(_KEPT) else None
-            if linear is None:
+            model = replayed(self.capture, x) if size <= self.capture.budget(_KEPT) else None
+            if model is None:
                 return
-            kept.append((linear, pulled(linear.outputs, y)))
+            kept.append((model, pulled(model.outputs, y)))
         self._kept = kept
 
     def _size(self, x: Inputs) -> int:

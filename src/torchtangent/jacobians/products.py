@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from jaxtyping import Float
@@ -34,7 +34,9 @@ def push(capture: Capture, x: Inputs, v: Tangent) -> tuple[Float[Tensor, "N *out
     """
     if capture.push is None:
         few = take(x, slice(0, min(2, batch_size(x))))
-        ways = (_forward, _twice_reverse, _by_layers)[int(_has_padding(capture)) :]
+        chosen = {id(p) for p in capture.params.values()}
+        padding = any(has_padding(m) and id(m.weight) in chosen for m in capture.model.modules())
+        ways = (_twice_reverse, _by_layers) if padding else (_forward, _twice_reverse, _by_layers)
         capture.push = next(way for way in ways if _works(way, capture, few))
         if capture.push is not _forward:
             how = "two reverse passes" if capture.push is _twice_reverse else "one reverse pass for each output"
@@ -47,11 +49,9 @@ def push(capture: Capture, x: Inputs, v: Tangent) -> tuple[Float[Tensor, "N *out
     return f, w
 
 
-def _has_padding(capture: Capture) -> bool:
-    """Whether an embedding has a padding row: forward mode differentiates it, reverse mode does not."""
-    chosen = {id(p) for p in capture.params.values()}
-    embeddings = [m for m in capture.model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
-    return any(m.padding_idx is not None and id(m.weight) in chosen for m in embeddings)
+def has_padding(module: nn.Module) -> bool:
+    """Whether it is an embedding with a padding row: forward mode differentiates it, reverse mode does not."""
+    return isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.padding_idx is not None
 
 
 def _works(way: Way, capture: Capture, x: Inputs) -> bool:
@@ -68,16 +68,28 @@ def _adjoint(
 ) -> bool:
     """Whether ⟨u, Jv⟩ = ⟨Jᵀu, v⟩ for random u and v."""
     generator = torch.Generator().manual_seed(0)
-
-    def noise(like: Tensor) -> Tensor:
-        return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
-
-    v = {name: noise(p.detach()) for name, p in capture.params.items()}
+    v = {name: noise(p.detach(), generator) for name, p in capture.params.items()}
     f, w = forth(v)
-    u = noise(f)
-    terms = torch.stack([(g * v[name]).sum() for name, g in back(u).items()])
-    size = terms.abs().sum() + (u * w).abs().sum()
-    return bool(((u * w).sum() - terms.sum()).abs() <= torch.finfo(f.dtype).eps ** 0.5 * size)
+    u = noise(f, generator)
+    return is_adjoint(u, w, back(u), v, torch.finfo(f.dtype).eps ** 0.5)
+
+
+def noise(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Normal numbers, the same ones on every device."""
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
+
+
+def is_adjoint(u: Tensor, w: Tensor, g: Mapping[str, Tensor], v: Mapping[str, Tensor], small: float) -> bool:
+    """Whether ⟨u, w⟩ = ⟨g, v⟩ up to a small part of them, as it is for w = J v and g = Jᵀu."""
+    products = wide(u) * wide(w)
+    terms = [float((wide(g[name]) * wide(v[name])).sum()) for name in g]
+    size = float(products.norm()) + sum(map(abs, terms))
+    return abs(float(products.sum()) - sum(terms)) <= small * size
+
+
+def wide(t: Tensor) -> Tensor:
+    """The same numbers in float32 at least."""
+    return t.detach().to(torch.promote_types(t.dtype, torch.float32))
 
 
 def _forward(capture: Capture, x: Inputs, v: Tangent) -> tuple[Tensor, Tensor]:
@@ -94,15 +106,20 @@ def _forward(capture: Capture, x: Inputs, v: Tangent) -> tuple[Tensor, Tensor]:
 
 
 def _twice_reverse(capture: Capture, x: Inputs, v: Tangent) -> tuple[Tensor, Tensor]:
-    """u ↦ Jᵀu is linear in u, so its own transpose is v ↦ J v."""
     with undisturbed():
         f = capture.network(x)
-        u = torch.zeros_like(f, requires_grad=True)
-        grads = torch.autograd.grad(f, list(capture.params.values()), u, create_graph=True, allow_unused=True)
-        pairs = [(g, t) for g, t in zip(grads, v.values(), strict=True) if g is not None and g.requires_grad]
-        columns, tangents = [g for g, _ in pairs], [t for _, t in pairs]
-        w = torch.autograd.grad(columns, u, tangents, allow_unused=True, materialize_grads=True)[0]
-    return f.detach(), w.detach()
+        return f.detach(), transpose_twice(f, [*capture.params.values()], [*v.values()]).detach()
+
+
+def transpose_twice(f: Tensor, params: Sequence[Tensor], v: Sequence[Tensor]) -> Tensor:
+    """J v for outputs f with a graph: u ↦ Jᵀu is linear in u, so its own transpose is v ↦ J v."""
+    u = torch.zeros_like(f, requires_grad=True)
+    grads = torch.autograd.grad(f, params, u, create_graph=True, allow_unused=True)
+    pairs = [(g, t) for g, t in zip(grads, v, strict=True) if g is not None and g.requires_grad]
+    if not pairs:
+        return torch.zeros_like(f)
+    columns, tangents = [g for g, _ in pairs], [t for _, t in pairs]
+    return torch.autograd.grad(columns, u, tangents, allow_unused=True, materialize_grads=True)[0]
 
 
 def _by_layers(capture: Capture, x: Inputs, v: Tangent) -> tuple[Tensor, Tensor]:
@@ -113,7 +130,7 @@ def _by_layers(capture: Capture, x: Inputs, v: Tangent) -> tuple[Tensor, Tensor]
     return f, torch.as_tensor(w).view_as(f)
 
 
-class Linearized:
+class Replayed:
     """The model's derivative at a batch, kept: J v and Jᵀu without running the model again.
 
     J v replays the traced tangent of the forward pass, Jᵀu the graph of the backward pass. Tracing costs some tenths of
@@ -147,10 +164,10 @@ class Linearized:
         return pull_back(self._f, self.params, u, keep_graph=True)
 
 
-def linearized(capture: Capture, x: Inputs) -> Linearized | None:
-    """`Linearized`, or None where torch cannot trace the model or its two halves are not adjoint."""
+def replayed(capture: Capture, x: Inputs) -> Replayed | None:
+    """`Replayed`, or None where torch cannot trace the model or its two halves are not adjoint."""
     try:
-        kept = Linearized(capture, x)
+        kept = Replayed(capture, x)
         adjoint = _adjoint(capture, lambda v: (kept.outputs, kept.push(v)), kept.pull)
     except Exception:  # tracing fails in many ways; the plain products remain
         return None

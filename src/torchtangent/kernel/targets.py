@@ -57,10 +57,11 @@ class Form:
         return values[..., 0] if self.targets is None else values
 
 
-def form_of(y: Tensor, kernel: Sequence[int], name: str = "y", *, classes: bool = False) -> Form:
+def form_of(y: Tensor, kernel: Sequence[int], name: str = "y", *, classes: bool = False, instead: str = "") -> Form:
     """The form of targets for a kernel of this shape, (N, N, C, C) or (N·C, N·C).
 
-    With classes, a sample has one label for all of its outputs: (N,) or (N, K).
+    With classes, a sample has one label for all of its outputs: (N,) or (N, K). Where there are classes without being
+    asked for, the error says that they may be one-hot, or what `instead`.
 
     >>> form_of(torch.ones(2, 3), (6, 6))
     Form(samples=2, outputs=3, targets=None)
@@ -73,22 +74,36 @@ def form_of(y: Tensor, kernel: Sequence[int], name: str = "y", *, classes: bool 
     samples = kernel[0] if len(kernel) == 4 else kernel[0] // outputs
     one = (samples,) if classes or outputs == 1 else (samples, outputs)
     if given[: len(one)] != one or len(given) > len(one) + 1 or 0 in given:
+        hint = f" Classes are passed one-hot, F.one_hot({name}, {outputs}){instead}."
         raise ValueError(
-            f"A kernel of {samples} samples with {outputs} output{'s' * (outputs > 1)} needs {name} of shape {one}, or "
-            f"({', '.join(map(str, one))}, K) for K targets at once; got {given}."
+            f"A kernel {tuple(kernel)} of {samples} samples with {outputs} output{'s' * (outputs > 1)} needs {name} of "
+            f"shape {one}, or ({', '.join(map(str, one))}, K) for K targets at once; got {given}."
+            + hint
+            * (outputs > 1 and given == (samples,) and not y.is_floating_point())
         )
     return Form(samples, outputs, given[-1] if len(given) > len(one) else None)
 
 
 def as_columns(
-    y: Any, kernel: Sequence[int], like: Tensor | Matrix, name: str = "y"
+    y: Any, kernel: Sequence[int], like: Tensor | Matrix, name: str = "y", *, instead: str = ""
 ) -> tuple[Float[Tensor, "rows K"], Form]:
     """Targets that are numbers, as columns of the dtype and on the device of `like`, and the form they had."""
-    y = torch.as_tensor(y).detach()
-    form = form_of(y, kernel, name)
+    y = numbers(y, name)
+    form = form_of(y, kernel, name, instead=instead)
     columns = y.to(like.device, like.dtype).reshape(form.rows, -1)
     check_finite(columns, form, name)
     return columns, form
+
+
+def numbers(y: Any, name: str) -> Shaped[Tensor, "..."]:
+    """Targets or labels as a tensor; what cannot be one is refused by name."""
+    try:
+        return torch.as_tensor(y).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{name} should be numbers in a tensor, an array or a list, but this {type(y).__name__} holds others. "
+            "Classes that have names become integers by np.unique(y, return_inverse=True)[1]."
+        ) from error
 
 
 def check_finite(columns: Float[Tensor, "rows K"], form: Form, name: str) -> None:

@@ -17,17 +17,18 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from torchtangent import spectrum
-from torchtangent.kernel.matrix import Matrix, as_matrix
 from torchtangent.kernel.progress import Progress, Report
 from torchtangent.linear.batches import Schedule, check_schedule, divided, rates, shuffled
 from torchtangent.linear.fit import Fit
-from torchtangent.linear.losses import check_varies, find_loss, read_labels
+from torchtangent.linear.labels import check_varies, read_labels
+from torchtangent.linear.losses import find_loss
 from torchtangent.linear.path import Path, Rule
 from torchtangent.linear.points import Points, Terms, at_start
 from torchtangent.operators import Operator
-from torchtangent.spectrum.lanczos import check_symmetric
+from torchtangent.spectrum.lanczos import check_some_rows
 
-_FEW = 64  # rows of the kernel that are looked at before
+__all__ = ["SGD", "Fit"]
+
 _Measured = tuple[Float[Tensor, " K"], Float[Tensor, " K"] | None]  # loss and accuracy of each target
 
 
@@ -91,7 +92,8 @@ class SGD:
         check_schedule(schedule)
         self._loss, self._lr, self._schedule = find_loss(loss), lr, schedule
         self._rule = Rule(momentum, nesterov, weight_decay)
-        self._K = _training_kernel(K, device)
+        self._K = spectrum.square(K, device)
+        check_some_rows(self._K)
         self._y, self._form = read_labels(y, self._loss, K.shape, self._K)
         if self._loss.correct:
             check_varies(self._y, self._form)
@@ -213,12 +215,6 @@ class SGD:
         )
 
 
-def _training_kernel(K: Any, device: torch.device | str | None) -> Matrix:
-    """The kernel as a matrix, after a look at some of its rows."""
-    if K.shape[0] != K.shape[1]:
-        raise ValueError(f"K must be the kernel of the training samples with themselves, got shape {tuple(K.shape)}.")
-    matrix = as_matrix(K, device)
-    rows = matrix.shape[0]
-    few = torch.linspace(0, rows - 1, min(rows, _FEW)).long().to(matrix.device)
-    check_symmetric(matrix.rows(few)[:, few], matrix.dtype)
-    return matrix
+def __dir__() -> list[str]:
+    """What there is to use: not what is imported here."""
+    return __all__

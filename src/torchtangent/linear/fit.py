@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -11,14 +11,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.jacobian import Jacobian
 from torchtangent.linear.points import Terms
 from torchtangent.operators import Operator
 from torchtangent.operators.space import Vector
 
+_CURVES = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
+
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Fit:
     """A trained linearized network, θ = (1 + a)θ₀ + Jᵀc. Made by `SGD.run`.
 
@@ -41,10 +44,10 @@ class Fit:
     train_accuracy: Float[Tensor, "epochs ..."] | None
     test_loss: Float[Tensor, "epochs ..."] | None
     test_accuracy: Float[Tensor, "epochs ..."] | None
-    test_outputs: Float[Tensor, "M ..."] | None = field(repr=False)
-    terms: Terms = field(repr=False)
-    quadratic: Float[Tensor, " K"] = field(repr=False)
-    cross: Float[Tensor, " K"] = field(repr=False)
+    test_outputs: Float[Tensor, "M ..."] | None
+    terms: Terms
+    quadratic: Float[Tensor, " K"]
+    cross: Float[Tensor, " K"]
 
     @torch.no_grad()
     def predict(
@@ -60,7 +63,7 @@ class Fit:
         points = self.terms.at(K, f0, J0, self.c, suffix="")
         return self.terms.form.restore(points.outputs(self._columns(), self.a))
 
-    def distance(self, theta0_norm: float | None = None) -> Float[Tensor, "..."]:
+    def distance(self, theta0_norm: float | Tensor | None = None) -> Float[Tensor, "..."]:
         """‖θ − θ₀‖ for each target; its square is cᵀKc + 2a cᵀJθ₀ + a²‖θ₀‖².
 
         Args:
@@ -68,7 +71,8 @@ class Fit:
         """
         if self.a and theta0_norm is None:
             raise ValueError("After weight decay the distance depends on ‖θ₀‖: pass theta0_norm.")
-        square = self.quadratic + 2 * self.a * self.cross + (self.a * (theta0_norm or 0.0)) ** 2
+        norm = theta0_norm.detach().to(self.quadratic) if isinstance(theta0_norm, Tensor) else theta0_norm or 0.0
+        square = self.quadratic + 2 * self.a * self.cross + (self.a * norm) ** 2
         return self.terms.form.each(square.clamp(min=0).sqrt().to(self.c.dtype))
 
     def to_parameters(
@@ -81,19 +85,45 @@ class Fit:
             theta0: θ₀; by default the present parameters of that model.
             target: Which one, if there are many.
         """
-        c = self._columns()
-        if target is None and self.terms.form.targets is not None:
-            raise ValueError(f"There are {c.shape[1]} targets. Say which one's parameters, for example target=0.")
-        outputs = jacobian.shape[:-1]
-        if math.prod(outputs) != len(c):
+        form, outputs, target = self.terms.form, jacobian.shape[:-1], self._index(target)
+        if math.prod(outputs) != form.rows:
             raise ValueError(
-                f"The Jacobian has outputs {outputs}, but c has {len(c)} coefficients. Pass the Jacobian of the "
+                f"The Jacobian has outputs {outputs}, but c has {form.rows} coefficients. Pass the Jacobian of the "
                 "training samples."
             )
         params = {name: p.detach() for name, p in jacobian._capture.params.items()}
         start, _ = jacobian.space.flatten(params if theta0 is None else theta0)
-        change = jacobian.T @ c[:, target or 0].to(next(iter(params.values()))).reshape(outputs)
+        with float32_products():
+            change = jacobian.T @ self._columns()[:, target].to(next(iter(params.values()))).reshape(outputs)
+        self._check_change(change, target)
         return jacobian.space.split((1 + self.a) * start[:, 0].to(change) + change)
+
+    def __repr__(self) -> str:
+        form, epochs = self.terms.form, len(self.train_loss)
+        curves = {name: getattr(self, name) for name in _CURVES}
+        ends = ", ".join(f"{name} {float(curve[-1].mean()):.4g}" for name, curve in curves.items() if curve is not None)
+        mean = "" if form.targets is None else f", the mean of {form.targets} targets"
+        return f"Fit(c of shape {tuple(self.c.shape)}; after {epochs} epoch{'s' * (epochs > 1)} {ends}{mean})"
+
+    def _index(self, target: int | None) -> int:
+        """Which column."""
+        targets = self.terms.form.targets
+        if target is None and targets is not None:
+            raise ValueError(f"There are {targets} targets. Say which one's parameters, for example target=0.")
+        if target is not None and not 0 <= target < (targets or 1):
+            raise ValueError(f"There is no target={target}; the last one is target={(targets or 1) - 1}.")
+        return target or 0
+
+    def _check_change(self, change: Float[Tensor, " P"], target: int) -> None:
+        """‖θ − θ₀‖² is cᵀKc, or K was not the kernel of this Jacobian."""
+        found, expected = float(change.double().square().sum()), float(self.quadratic[target])
+        precision = max(torch.finfo(dtype).eps for dtype in (change.dtype, self.c.dtype))
+        if not abs(found - expected) <= 10 * precision**0.5 * max(found, expected):
+            raise ValueError(
+                f"K was not the kernel of this Jacobian: ‖Jᵀc‖² is {found:.4g}, but cᵀKc was {expected:.4g}. Pass that "
+                "of the training samples in their order, with the same params= and at the same weights. If K was an "
+                "approximation, no parameters have its outputs; θ₀ + J.T @ fit.c comes close."
+            )
 
     def _columns(self) -> Float[Tensor, "rows K"]:
         return self.c.reshape(-1, len(self.quadratic))

@@ -11,31 +11,22 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from torchtangent.jacobians.call import pull_back
+from torchtangent.jacobians.products import transpose_twice
 from torchtangent.linear.frozen import Args, Frozen, Kwargs, Tangent, eagerly
 
 Product = Callable[[Tensor, list[Tensor], Sequence[Tensor]], Tensor]
 
 
 def reverse_twice(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
-    """u ↦ Jᵀu is linear in u, so its own transpose is v ↦ J v."""
+    """Two reverse passes: J v is the transpose of Jᵀu, which is linear in u."""
     if needs_gradient(args, kwargs):
         return _with_inputs(frozen, v, args, kwargs)
-    return _at_a_point(_transpose_twice, frozen, v, args, kwargs)
+    return _at_a_point(transpose_twice, frozen, v, args, kwargs)
 
 
 def row_by_row(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
     """One reverse pass for each entry of f: for what can be differentiated only once."""
     return _at_a_point(_rows, frozen, v, args, kwargs)
-
-
-def _transpose_twice(f: Tensor, at: list[Tensor], v: Sequence[Tensor]) -> Tensor:
-    u = torch.zeros_like(f, requires_grad=True)
-    grads = torch.autograd.grad(f, at, u, create_graph=True, allow_unused=True)
-    pairs = [(g, t) for g, t in zip(grads, v, strict=True) if g is not None and g.requires_grad]
-    if not pairs:
-        return torch.zeros_like(f)
-    columns, tangents = [g for g, _ in pairs], [t for _, t in pairs]
-    return torch.autograd.grad(columns, u, tangents, allow_unused=True, materialize_grads=True)[0]
 
 
 def _rows(f: Tensor, at: list[Tensor], v: Sequence[Tensor]) -> Tensor:
@@ -127,7 +118,7 @@ class _WithInputs(torch.autograd.Function):
         at, leaves = frozen.leaves(names), [t.detach().requires_grad_() for t in x]
         with torch.enable_grad(), frozen.at(at):
             value = f(leaves)
-            w = _transpose_twice(value, list(at.values()), v)
+            w = transpose_twice(value, list(at.values()), v)
         ctx.frozen, ctx.f, ctx.at, ctx.leaves, ctx.value = frozen, f, at, leaves, value
         ctx.save_for_backward(*tensors)
         return value.detach(), w.detach()

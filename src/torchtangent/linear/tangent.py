@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from torchtangent.jacobians.call import float32_products, pull_back
 from torchtangent.jacobians.inputs import TangentWarning, check_finite
+from torchtangent.jacobians.products import has_padding, is_adjoint, noise, wide
 from torchtangent.linear.frozen import Args, Frozen, Kwargs, Tangent, eagerly
 from torchtangent.linear.reverse import needs_gradient, reverse_twice, row_by_row
 
@@ -60,12 +61,13 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> Way:
     with torch.enable_grad(), frozen.at(at):
         f = frozen(*args, **kwargs)
         check_finite(f.detach().reshape(len(f) if f.dim() else 1, -1))
-        u = _noise(f.detach(), generator)
+        u = noise(f.detach(), generator)
         gradient = pull_back(f, at, u)
-    v = {name: _noise(g, generator).requires_grad_() for name, g in gradient.items()}
+    v = {name: noise(g, generator).requires_grad_() for name, g in gradient.items()}
     trial = _Trial(u, v, gradient)
     inputs = needs_gradient(args, kwargs)
-    for way in [reverse_twice] if inputs else SLOW if _has_padding(frozen, names) else (forward_mode, *SLOW):
+    padding = any(has_padding(module) for name in names for module, _ in frozen.places[name])
+    for way in [reverse_twice] if inputs else SLOW if padding else (forward_mode, *SLOW):
         if _works(way, trial, frozen, args, kwargs):
             if way in SLOW:
                 why = "the inputs need a gradient" if inputs else "forward mode fails for this model"
@@ -103,34 +105,16 @@ def _works(way: Way, trial: _Trial, frozen: Frozen, args: Args, kwargs: Kwargs) 
         raise
     except (NotImplementedError, RuntimeError):
         return False
-    products = _wide(trial.u) * _wide(w)
-    terms = [float((_wide(g) * _wide(trial.v[name])).sum()) for name, g in trial.gradient.items()]
-    size = float(products.norm()) + sum(map(abs, terms))
-    wrong = math.hypot(*(float((_wide(g) - _wide(back[name])).norm()) for name, g in trial.gradient.items()))
-    norm = math.hypot(*(float(_wide(g).norm()) for g in trial.gradient.values()))
+    wrong = math.hypot(*(float((wide(g) - wide(back[name])).norm()) for name, g in trial.gradient.items()))
+    norm = math.hypot(*(float(wide(g).norm()) for g in trial.gradient.values()))
     small = max(torch.finfo(dtype).eps for dtype in (w.dtype, autocast_dtype(w) or w.dtype)) ** 0.5
-    return abs(float(products.sum()) - sum(terms)) <= small * size and wrong <= small * norm
-
-
-def _noise(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Normal numbers, the same ones on every device."""
-    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
-
-
-def _wide(t: Tensor) -> Tensor:
-    return t.detach().to(torch.promote_types(t.dtype, torch.float32))
+    return is_adjoint(trial.u, w, trial.gradient, trial.v, small) and wrong <= small * norm
 
 
 def autocast_dtype(t: Tensor) -> torch.dtype | None:
     """What products are rounded to where a tensor is, if that is switched on."""
     kind = t.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-
-
-def _has_padding(frozen: Frozen, names: list[str]) -> bool:
-    """Whether an embedding has a padding row: forward mode differentiates it, reverse mode does not."""
-    uses = [module for name in names for module, _ in frozen.places[name]]
-    return any(isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.padding_idx is not None for m in uses)
 
 
 def unmix(network: nn.Module) -> None:

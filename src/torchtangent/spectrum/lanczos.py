@@ -58,8 +58,8 @@ def check_symmetric(block: Tensor, dtype: torch.dtype) -> None:
     check_numbers(size)
     if bool(gap > 10 * torch.finfo(dtype).eps ** 0.5 * size):
         raise ValueError(
-            f"K is not symmetric (‖K − Kᵀ‖ / ‖K‖ is about {float(gap / size):.1e}), so its spectrum need not be real. "
-            "A kernel of two sets of inputs has singular values instead; (K + K.T) / 2 is symmetric."
+            f"K is not symmetric: ‖K − Kᵀ‖ / ‖K‖ is about {float(gap / size):.1e}. A kernel of two sets of inputs will "
+            "not do here; that of one set, if it is not precise enough, is mended by (K + K.T) / 2."
         )
 
 

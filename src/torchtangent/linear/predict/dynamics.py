@@ -16,6 +16,8 @@ from torch import Tensor
 
 from torchtangent.linear.predict.problem import Problem, problem
 
+__all__ = ["descent", "flow", "time_to"]
+
 _BISECTIONS = 100  # of a time that is known to within the condition number of K: to the last bit
 
 

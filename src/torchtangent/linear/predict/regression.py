@@ -9,13 +9,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from torchtangent.kernel.targets import form_of
-from torchtangent.linear.losses import check_varies
+from torchtangent.kernel.targets import numbers
+from torchtangent.linear.labels import check_varies, read_classes
 from torchtangent.linear.predict.problem import Modes, Problem, problem
 from torchtangent.operators import Operator
-from torchtangent.operators.base import checked_damping
-from torchtangent.spectrum.leading import DENSE_LIMIT, rounding
+from torchtangent.spectrum.inverse import check_invertible, checked_ridge, rounded_up, singular
+from torchtangent.spectrum.leading import DENSE_LIMIT
 
+__all__ = ["classify", "coefficients", "leave_one_out", "ridge"]
+
+_INSTEAD = ", or fit only what K can by flow(K, y, math.inf)"
 _RESIDUAL = 1e-5  # of a solution, relative to what is solved for: beyond it there is none
 _ITERATED = 1e-2  # the same of conjugate gradients, which warn before
 
@@ -67,7 +70,7 @@ def coefficients(K: Any, y: Any, *, ridge: float = 0.0, f0: Any = None) -> Float
     tensor([1., 1.])
     """
     task = problem(K, y, f0)
-    return task.shaped(_solved(task, checked_damping(ridge)))
+    return task.shaped(_solved(task, checked_ridge(ridge)))
 
 
 def classify(K: Any, y: Any, K_test: Any = None, *, ridge: float = 0.0) -> Int[Tensor, "M *k"]:
@@ -88,21 +91,8 @@ def classify(K: Any, y: Any, K_test: Any = None, *, ridge: float = 0.0) -> Int[T
     >>> classify(torch.eye(3), torch.tensor([0, 2, 1]), torch.tensor([[0.0, 0.1, 0.9]]))
     tensor([1])
     """
-    labels = torch.as_tensor(y)
-    if labels.is_floating_point() or labels.dtype == torch.bool:
-        raise ValueError(
-            f"classify takes integer classes (N,) or (N, K); y has dtype {labels.dtype} and shape "
-            f"{tuple(labels.shape)}. Pass y.long(), or of one-hot labels y.argmax(1)."
-        )
-    form = form_of(labels, K.shape, classes=True)
-    outputs = form.outputs
-    lowest, highest = int(labels.min()), int(labels.max())
-    if lowest < 0 or (outputs > 1 and highest >= outputs):
-        known = f"0 to {outputs - 1}, as K has {outputs} outputs" if outputs > 1 else "0, 1, …"
-        raise ValueError(
-            f"Classes are {known}; y has {lowest} to {highest}. Labels -1 and 1 become these by (y + 1) // 2."
-        )
-    labels = labels.long().reshape(form.samples, 1, -1)
+    labels, form = read_classes(numbers(y, "y"), K.shape, "y", "classify")
+    labels, outputs = labels[:, None], form.outputs
     check_varies(labels[:, 0], form)
     classes = torch.arange(outputs).to(labels) if outputs > 1 else labels.unique()
     Y = labels == classes[:, None]  # (N, C, K)
@@ -133,7 +123,7 @@ def leave_one_out(K: Any, y: Any, *, ridge: float = 0.0, f0: Any = None) -> Floa
     tensor([4., 2.])
     """
     task = problem(K, y, f0)
-    c, blocks = _with_inverse(task, checked_damping(ridge))
+    c, blocks = _with_inverse(task, checked_ridge(ridge))
     errors = torch.linalg.solve(blocks, task.form.by_sample(c))
     return task.shaped(task.y - errors.flatten(0, 1))
 
@@ -142,7 +132,7 @@ def _predicted(K: Any, y: Any, K_test: Any, ridge: float, f0: Any = None, f0_tes
     """f₀ + K_test c."""
     task = problem(K, y, f0)
     start = task.start(K_test, f0_test)
-    c = _solved(task, checked_damping(ridge))
+    c = _solved(task, checked_ridge(ridge))
     return task.shaped(start + task.times(task.K if K_test is None else K_test, c))
 
 
@@ -163,7 +153,7 @@ def _solved(task: Problem, ridge: float) -> Float[Tensor, "rows K"]:
     try:
         c = task.K.solve(task.residual, damping=ridge)
     except torch.linalg.LinAlgError as error:
-        raise _singular(task, span) from error
+        raise singular(*span, ridge, task.matrix.dtype, instead=_INSTEAD) from error
     return _checked(task, ridge, c, span)
 
 
@@ -190,23 +180,27 @@ def _by_cholesky(task: Problem, ridge: float) -> tuple[Float[Tensor, "rows K"], 
     L, info = torch.linalg.cholesky_ex(A)
     if info != 0:
         # Of large matrices all eigenvalues would take many times as long as what has failed.
-        smallest = float(torch.linalg.eigvalsh(A)[0]) if len(A) <= DENSE_LIMIT else 0.0
-        raise _singular(task, _Range(smallest, _largest(A.matmul, A)))
+        small = len(A) <= DENSE_LIMIT
+        span = _Range(*torch.linalg.eigvalsh(A)[[0, -1]].tolist()) if small else _range(A.matmul, A)
+        raise singular(*span, ridge, task.matrix.dtype, instead=_INSTEAD)
     span = _Range(1 / _largest(lambda V: _substitute(L, V), L), _largest(lambda V: L @ (L.T @ V), L))
-    _check_range(task, span)
+    check_invertible(*span, ridge, task.matrix.dtype, instead=_INSTEAD)
     return _checked(task, ridge, _substitute(L, task.residual), span), L
 
 
 def _by_products(task: Problem, ridge: float) -> Float[Tensor, "rows K"]:
     """The solution by conjugate gradients, which show by what they leave over that there is none."""
-    assert isinstance(task.K, Operator)
-    c = task.K.solve(task.residual.to(task.K.dtype), damping=ridge).double()
+    K = task.K
+    assert isinstance(K, Operator)
+    c = K.solve(task.residual.to(K.dtype), damping=ridge).double()
     left = _residual(task, ridge, c)
     if not left <= _ITERATED:
-        largest = _largest(task.K.__matmul__, task.y.to(task.K.dtype))
+        smallest, largest = _range(lambda V: K @ V + ridge * V, c.to(K.dtype))
+        if largest == 0 or smallest < -_ITERATED * largest:
+            raise singular(smallest, largest, ridge, task.matrix.dtype)
         raise ValueError(
             f"K + ridge·I is singular to rounding, or nearly: conjugate gradients left {left:.1e} of y − f₀ over. Pass "
-            f"a ridge larger by {1e-4 * largest:.1e}, or fit only what K can by flow(K, y, math.inf)."
+            f"a ridge of at least {rounded_up(ridge + 1e-4 * largest)}{_INSTEAD}."
         )
     return c
 
@@ -216,20 +210,14 @@ def _modes(task: Problem, ridge: float) -> tuple[Modes, _Range]:
     modes = task.modes()
     smallest = float(modes.values.min()) if len(modes.values) == task.rows else 0.0
     span = _Range(smallest + ridge, max(modes.values.tolist(), default=0.0) + ridge)
-    _check_range(task, span)
+    check_invertible(*span, ridge, task.matrix.dtype, instead=_INSTEAD)
     return modes, span
-
-
-def _check_range(task: Problem, span: _Range) -> None:
-    """Refuse an A whose smallest eigenvalue is rounding of K."""
-    if not span.smallest > rounding(task.matrix.dtype) * span.largest:
-        raise _singular(task, span)
 
 
 def _checked(task: Problem, ridge: float, c: Float[Tensor, "rows K"], span: _Range) -> Float[Tensor, "rows K"]:
     """c, if it is a solution."""
     if not _residual(task, ridge, c) <= _RESIDUAL:
-        raise _singular(task, span)
+        raise singular(*span, ridge, task.matrix.dtype, instead=_INSTEAD)
     return c
 
 
@@ -245,22 +233,15 @@ def _substitute(L: Float[Tensor, "rows rows"], V: Float[Tensor, "rows K"]) -> Fl
     return torch.linalg.solve_triangular(L.mT, torch.linalg.solve_triangular(L, V, upper=False), upper=True)
 
 
-def _largest(times: Callable[[Tensor], Tensor], like: Float[Tensor, "rows _"]) -> float:
-    """The largest eigenvalue or little less: ten steps of the power method from four random vectors."""
+def _range(times: Callable[[Tensor], Tensor], like: Float[Tensor, "rows _"]) -> _Range:
+    """Of a singular A by its products: the smallest eigenvalue if that is well below zero, else 0; and the largest."""
+    size = _largest(times, like)
+    return _Range(min(0.0, size - _largest(lambda V: size * V - times(V), like, steps=100)), size)
+
+
+def _largest(times: Callable[[Tensor], Tensor], like: Float[Tensor, "rows _"], steps: int = 10) -> float:
+    """The largest size of an eigenvalue or little less, by steps of the power method from four random vectors."""
     V = torch.randn(len(like), 4, generator=torch.Generator().manual_seed(0)).to(like)
-    for _ in range(10):
-        V = times(V / torch.linalg.vector_norm(V, dim=0))
+    for _ in range(steps):
+        V = times(V / torch.linalg.vector_norm(V, dim=0).clamp(min=torch.finfo(V.dtype).tiny))
     return float(torch.linalg.vector_norm(V, dim=0).max())
-
-
-def _singular(task: Problem, span: _Range) -> ValueError:
-    """The error for a system that has no solution in the precision of K."""
-    smallest, largest = span
-    dtype = str(task.matrix.dtype).removeprefix("torch.")
-    condition = f"at least {largest / abs(smallest):.1e}" if smallest else "infinity"
-    more = max(0.0, -smallest) + 10 * max(rounding(task.matrix.dtype), 1e-10) * largest  # for a residual below 1e-6
-    return ValueError(
-        f"K + ridge·I is singular to rounding: its eigenvalues go from {smallest:.1e} to {largest:.1e}, a condition "
-        f"number of {condition}, too large for {dtype}. Pass a ridge larger by {more:.1e}, or fit only "
-        f"what K can by flow(K, y, math.inf){'' if dtype == 'float64' else '; or compute K in float64'}."
-    )
