@@ -1,7 +1,7 @@
 """What every test shares: one thread per worker, a fixed seed, and shape checks where they are asked for.
 
 With `TORCHTANGENT_SHAPES=1` every annotated function of the library checks its shapes (where beartype is installed).
-That takes several times as long, so each test then runs for its first and last case only; `make test` runs both.
+That takes several times as long, so each test then runs for its first case only; `make test` runs both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
-ELSEWHERE = {"test_browser.py", "test_examples.py", "test_out.py", "test_store.py"}
+ELSEWHERE = {"test_examples.py", "test_out.py", "test_store.py"}
 SHAPES = bool(os.environ.get("TORCHTANGENT_SHAPES")) and importlib.util.find_spec("beartype") is not None
 if SHAPES:
     install_import_hook("torchtangent", "beartype.beartype")
@@ -28,14 +28,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With shape checks, the first and the last case of each test, and none that runs mostly in other processes."""
+    """With shape checks, the first case of each test, and none of the lab or that runs mostly in other processes."""
     if not SHAPES:
         return
-    cases: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    kept = {item for same in cases.values() for item in (same[0], same[-1])}
-    chosen = [item for item in items if item in kept and item.path.name not in ELSEWHERE]
+    first = {item.nodeid.partition("[")[0]: item for item in reversed(items)}.values()
+    chosen = [
+        item for item in items if item in first and item.path.name not in ELSEWHERE and item.path.parent.name != "lab"
+    ]
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen
 

@@ -8,7 +8,7 @@ Everything is a contraction of one object, the Jacobian J of a network's outputs
     H = tt.hessian(model, loader, torch.nn.functional.cross_entropy)
 """
 
-from torchtangent import alignment, anisotropy, complexity, spectrum
+from torchtangent import alignment, anisotropy, complexity, optim, spectrum
 from torchtangent.curvature import (
     EKFAC,
     KFAC,
@@ -55,6 +55,7 @@ __all__ = [
     "load",
     "load_kernel",
     "ntk",
+    "optim",
     "predict",
     "sketch",
     "spectrum",

@@ -102,10 +102,11 @@ def direction(method: str, rule: str, eps: float, A: Tensor, B: Tensor, J: Tenso
         curvature = torch.kron(B, A)
     else:
         channels = len(A) // taps * taps
-        S_A, U_A = torch.linalg.eigh(A[:channels:taps, :channels:taps])
+        S_A, U_A = torch.linalg.eigh(A[:channels:taps, :channels:taps].contiguous())
+        U_A = U_A.contiguous()
         S_A = torch.cat([S_A.repeat_interleave(taps), A.diagonal()[channels:]])
         U_A = torch.block_diag(torch.kron(U_A, torch.eye(taps, dtype=A.dtype)), *A[channels:, channels:])
-        U = torch.kron(torch.linalg.eigh(B)[1], U_A)
+        U = torch.kron(torch.linalg.eigh(B)[1].contiguous(), U_A)
         if method == "ekfac":
             s = (J.flatten(1) @ U).square().mean(0)
         else:

@@ -6,12 +6,14 @@ import copy
 import gc
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import dense_step
 import pytest
 import torch
 import torch.nn.functional as F
+import two_ranks
 from torch import Tensor, nn
 
 import torchtangent as tt
@@ -27,10 +29,10 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear without bias": (lambda: nn.Linear(4, 3, bias=False), (4,)),
     "linear on a sequence": (lambda: nn.Linear(4, 3), (5, 4)),
     "conv1d": (lambda: nn.Conv1d(2, 3, 3, padding=1), (2, 6)),
-    "conv2d": (lambda: nn.Conv2d(2, 3, (3, 2), stride=2, padding=1), (2, 6, 5)),
+    "conv2d": (lambda: nn.Conv2d(2, 3, (3, 2), stride=2, padding=1), (2, 5, 4)),
     "conv2d without bias": (lambda: nn.Conv2d(3, 2, 2, bias=False), (3, 4, 4)),
-    "conv2d in groups": (lambda: nn.Conv2d(4, 6, 3, groups=2, padding=1), (4, 5, 5)),
-    "conv2d transposed": (lambda: nn.ConvTranspose2d(2, 3, 3, stride=2, padding=1), (2, 3, 3)),
+    "conv2d in groups": (lambda: nn.Conv2d(4, 4, 3, groups=2, padding=1), (4, 3, 3)),
+    "conv2d transposed": (lambda: nn.ConvTranspose2d(2, 3, 3, stride=2, padding=1), (2, 2, 2)),
     "conv3d": (lambda: nn.Conv3d(2, 2, 2), (2, 3, 3, 3)),
 }
 N, EPS, LR = 7, 0.03, 0.5
@@ -205,7 +207,7 @@ def test_other_parameters_are_diagonal_or_plain_and_said(method: str) -> None:
             assert said[name].startswith("plain gradient (no rule for ")
             wanted = J.mean(0)
         else:
-            assert said[name].startswith(opt.kind)
+            assert said[name].startswith(opt.method.kind)
             continue
         torch.testing.assert_close(p - q, LR * wanted, rtol=1e-9, atol=1e-12)
 
@@ -335,6 +337,23 @@ def test_a_resumed_run_is_the_same_run(method: str, at: int) -> None:
     assert again.steps == at + 50
 
 
+def test_a_loaded_state_obeys_its_groups() -> None:
+    """The rates are the saved ones, and schedulers go on changing them."""
+    model, (x, y) = mlp(), data()
+    saved = EKFAC(model, 0.05, 0.2).state_dict()
+    moved = []
+    for rate in (0.05, 0.025):
+        net, other = copy.deepcopy(model), copy.deepcopy(model)
+        opt = EKFAC(net, 1.0, 1.0)
+        opt.load_state_dict(copy.deepcopy(saved))
+        opt.param_groups[0]["lr"] = rate
+        train(net, opt, x, y)
+        train(other, EKFAC(other, rate, 0.2), x, y)
+        assert torch.equal(flat(net), flat(other))
+        moved.append(flat(net))
+    assert not torch.equal(moved[0], moved[1])
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_step_that_is_not_finite_is_skipped(method: str) -> None:
     model, (x, y) = mlp(), data()
@@ -361,6 +380,16 @@ def test_a_step_that_is_not_finite_is_skipped(method: str) -> None:
     assert torch.equal(flat(model), before)
     train(model, opt, x, y)
     assert not torch.equal(flat(model), before)
+
+
+def test_moments_that_overflow_skip_the_step() -> None:
+    """Finite gradients, but squares of inputs that are not."""
+    model, y = nn.Linear(4, 3), torch.tensor([0, 1])
+    x = torch.full((2, 4), 1e30)
+    before = flat(model)
+    with pytest.warns(tt.TangentWarning, match="step skipped, the preconditioned gradient of weight"):
+        train(model, EKFAC(model, 0.1, EPS), x, y)
+    assert torch.equal(flat(model), before)
 
 
 def test_a_decomposition_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,11 +441,12 @@ def test_hooks_live_as_long_as_the_optimizer() -> None:
     assert hooks(model) == 0
     with pytest.raises(RuntimeError, match="This EKFAC was closed"):
         opt.step()
-    opt = EKFAC(model, 0.1, EPS)
-    train(model, opt, x, y)
-    del opt
-    gc.collect()
-    assert hooks(model) == 0
+    for steps in (0, 1):
+        opt = EKFAC(model, 0.1, EPS)
+        train(model, opt, x, y, steps=steps)
+        del opt
+        gc.collect()
+        assert hooks(model) == 0
 
 
 def test_what_is_not_differentiated_is_not_kept() -> None:
@@ -433,6 +463,18 @@ def test_what_is_not_differentiated_is_not_kept() -> None:
     assert opt.recorder.samples == N
     opt.step()
     train(other, plain, x, y)
+    assert torch.equal(flat(model), flat(other))
+
+
+def test_gradients_that_the_model_throws_away_do_not_count() -> None:
+    model, (x, y) = mlp(), data()
+    other = copy.deepcopy(model)
+    opt = EKFAC(model, 0.1, EPS)
+    F.cross_entropy(model(x.square()), y).backward()
+    model.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    opt.step()
+    train(other, EKFAC(other, 0.1, EPS), x, y)
     assert torch.equal(flat(model), flat(other))
 
 
@@ -502,6 +544,16 @@ def test_a_layer_that_was_never_seen_is_an_error() -> None:
     assert torch.equal(flat(model[1]), before)
 
 
+def test_a_model_without_rules_is_descended_plainly() -> None:
+    model, (x, y) = nn.Bilinear(4, 4, 3).double(), data()
+    before = flat(model)
+    opt = EKFAC(model, LR, EPS)
+    F.cross_entropy(model(x, x), y).backward()
+    opt.step()
+    g = torch.cat([p.grad.flatten() for p in model.parameters()])
+    torch.testing.assert_close(flat(model), before - LR * g)
+
+
 def test_rows_that_are_no_samples_stay_plain() -> None:
     class Flat(nn.Module):
         def __init__(self) -> None:
@@ -512,8 +564,13 @@ def test_rows_that_are_no_samples_stay_plain() -> None:
             return self.layer(x[:5])
 
     model, (x, y) = Flat().double(), data()
+    before = flat(model)
+    opt = EKFAC(model, LR, EPS)
+    for _ in range(2):
+        F.cross_entropy(model(x), y[:5]).backward()
     with pytest.warns(tt.TangentWarning, match="it saw 5 rows for 7 samples"):
-        train(model, EKFAC(model, LR, EPS), x, y[:5])
+        opt.step()
+    torch.testing.assert_close(flat(model), before - LR * torch.cat([p.grad.flatten() for p in model.parameters()]))
 
 
 def test_unused_layers_do_not_move() -> None:
@@ -541,8 +598,10 @@ def test_sampled_curvature_is_the_models_own(method: str) -> None:
             out = net(x)
             return F.cross_entropy(out, labels), out
 
+        wanted = torch.autograd.grad(F.cross_entropy(net(x), labels), net[0].weight)[0]
         loss = opt.step(closure)
         assert loss.shape == ()
+        torch.testing.assert_close(net[0].weight.grad, wanted)
         kept.append({k: v for k, v in opt.state[net[0].weight].items() if k in ("left", "right")})
     assert all(torch.equal(kept[0][key], kept[1][key]) for key in kept[0])
     assert not torch.equal(flat(model), flat(other))
@@ -618,6 +677,22 @@ def test_autocast() -> None:
     assert 0 < difference < 0.1
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_half_precision_parameters(method: str) -> None:
+    """Second moments stay in float32, also through a checkpoint."""
+    model, (x, y) = mlp(torch.bfloat16), data(32, dtype=torch.bfloat16)
+    opt = METHODS[method](model, 0.1, 0.1, momentum=0.5)
+    train(model, opt, x, y, steps=2)
+    assert opt.state[model[0].weight]["left"].dtype == torch.float32
+    other = copy.deepcopy(model)
+    again = METHODS[method](other, 0.1, 0.1, momentum=0.5)
+    again.load_state_dict(copy.deepcopy(opt.state_dict()))
+    train(model, opt, x, y, steps=3)
+    train(other, again, x, y, steps=3)
+    assert flat(model).dtype == torch.bfloat16
+    assert torch.equal(flat(model), flat(other))
+
+
 def test_damping_adapts_to_the_quadratic_model() -> None:
     model, (x, y) = mlp(), data()
     opt = EKFAC(model, 0.2, EPS)
@@ -634,6 +709,19 @@ def test_damping_adapts_to_the_quadratic_model() -> None:
         opt.param_groups[0]["damping"] = EPS
         opt.adapt(promised * ratio, 0.0)
         assert opt.param_groups[0]["damping"] == pytest.approx(EPS * factor)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs gloo")
+def test_two_ranks_are_one_process_on_the_joint_batch(tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(two_ranks.work, (str(tmp_path),), nprocs=2)
+    for method in ("batch", "average", "kfac"):
+        for reduction in ("mean", "sum"):
+            alone = two_ranks.network()
+            wanted = two_ranks.run(alone, alone, method, reduction, slice(None))
+            found = [torch.load(tmp_path / f"{method}-{reduction}-{rank}.pt") for rank in (0, 1)]
+            assert torch.equal(found[0], found[1])
+            torch.testing.assert_close(found[0], wanted, rtol=1e-9, atol=1e-11)
 
 
 def test_training_lowers_the_loss() -> None:

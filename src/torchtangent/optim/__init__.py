@@ -1,0 +1,7 @@
+"""Optimizers that know the geometry: KFAC and EKFAC for networks, SuperNat for linear models."""
+
+from torchtangent.optim.ekfac import EKFAC
+from torchtangent.optim.kfac import KFAC
+from torchtangent.optim.supernat import SuperNat
+
+__all__ = ["EKFAC", "KFAC", "SuperNat"]

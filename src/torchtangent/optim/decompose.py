@@ -1,0 +1,54 @@
+"""Eigenvectors and inverses of second moments, which try again with more damping where they fail."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchtangent.jacobians.inputs import TangentWarning
+
+Found = TypeVar("Found")
+_TRIES = 5
+
+
+def eigenbasis(M: Float[Tensor, "G n n"], what: str) -> tuple[Float[Tensor, "G n"], Float[Tensor, "G n n"]]:
+    """Eigenvalues (none below zero) and eigenvectors of symmetric matrices."""
+
+    def decompose(M: Tensor) -> tuple[Tensor, Tensor]:
+        values, vectors = torch.linalg.eigh(M)
+        return values.clamp(min=0), vectors
+
+    return _persist(decompose, M, what)
+
+
+def inverse(M: Float[Tensor, "G n n"], shift: Float[Tensor, "G 1"], what: str) -> Float[Tensor, "G n n"]:
+    """(M + shift)⁻¹ of positive semi-definite matrices."""
+
+    def invert(M: Tensor) -> Tensor:
+        return torch.cholesky_inverse(torch.linalg.cholesky(M))
+
+    return _persist(invert, M + torch.diag_embed(shift.expand(M.shape[:2])), what)
+
+
+def _persist(compute: Callable[[Tensor], Found], M: Tensor, what: str) -> Found:
+    """Try, and try again with 10, 100, … times the rounding error added to the diagonal."""
+    one = torch.eye(M.shape[1], dtype=M.dtype, device=M.device)
+    scale = M.diagonal(dim1=1, dim2=2).mean(1).clamp(min=torch.finfo(M.dtype).tiny).view(-1, 1, 1)
+    for i in range(_TRIES):
+        try:
+            return compute(M)
+        except torch.linalg.LinAlgError as error:
+            more = M.shape[1] * torch.finfo(M.dtype).eps * 10.0 ** (i + 1)
+            warnings.warn(
+                f"The decomposition of the {what} failed ({str(error).splitlines()[0][:120]}). Trying again with "
+                f"{more:.1e} of its mean eigenvalue added to its diagonal.",
+                TangentWarning,
+                stacklevel=3,
+            )
+            M = M + more * scale * one
+    return compute(M)

@@ -1,0 +1,37 @@
+"""Parameter groups: what the user may give, and what is checked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from torchtangent.jacobians.select import select
+
+
+def as_groups(model: nn.Module, params: Any) -> list[dict[str, Any]]:
+    """What torch wants, from patterns, a predicate, tensors or groups."""
+    if params is None or isinstance(params, str) or callable(params):
+        return [{"params": list(select(model, params).values())}]
+    found = list(params)
+    if found and all(isinstance(p, str) for p in found):
+        return [{"params": list(select(model, found).values())}]
+    return found if found and isinstance(found[0], dict) else [{"params": found}]
+
+
+def check_group(group: Mapping[str, Any], names: Mapping[int, str]) -> None:
+    """Positive rates, and only parameters that the model (id → name) has."""
+    for what in ("lr", "damping"):
+        if not float(group[what]) > 0:
+            raise ValueError(f"{what}={group[what]}: it should be positive.")
+    if not 0 <= group["momentum"] < 1:
+        raise ValueError(f"momentum={group['momentum']}: it should be in [0, 1).")
+    if not group["weight_decay"] >= 0:
+        raise ValueError(f"weight_decay={group['weight_decay']}: it should not be negative.")
+    for i, p in enumerate(group["params"]):
+        if id(p) not in names:
+            raise ValueError(
+                f"Parameter {i} of the group, of shape {tuple(p.shape)}, is not in the model: its layer's inputs would "
+                "never be seen. Pass the model that holds it."
+            )

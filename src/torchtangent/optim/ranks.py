@@ -1,0 +1,76 @@
+"""Sums and work shared among the processes of DistributedDataParallel; with one process, nothing at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+class Ranks:
+    """The processes that train one model together.
+
+    Args:
+        model: As the training loop calls it. If it is a `DistributedDataParallel`, its process group.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.group: Any = None
+        self.size, self.rank = 1, 0
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            self.group = model.process_group
+            self.size, self.rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+
+    def total(self, t: Tensor) -> Tensor:
+        """The sum over all ranks."""
+        if self.size > 1:
+            t = t.contiguous()
+            dist.all_reduce(t, group=self.group)
+        return t
+
+    def count(self, n: int, like: Tensor) -> int:
+        """The sum of an integer over all ranks."""
+        if self.size == 1:
+            return n
+        return int(self.total(torch.tensor(n, device=like.device)))
+
+    def divide(
+        self, tasks: Mapping[str, Callable[[], dict[str, Tensor]]], like: Mapping[str, Tensor]
+    ) -> dict[str, dict[str, Tensor]]:
+        """All results on all ranks; each rank does its part of the tasks. `like` tells dtype and device."""
+        if self.size == 1:
+            return {name: task() for name, task in tasks.items()}
+        own: dict[str, dict[str, Tensor]] = {}
+        failure: RuntimeError | None = None
+        for i, (name, task) in enumerate(tasks.items()):
+            if i % self.size == self.rank:
+                try:
+                    own[name] = task()
+                except RuntimeError as error:  # the others wait: tell them before giving up
+                    failure = error
+        found = {name: self._send(i % self.size, own.get(name), like[name]) for i, name in enumerate(tasks)}
+        if failure is not None:
+            raise failure
+        for name, state in found.items():
+            if state is None:
+                raise RuntimeError(f"The decomposition of {name} failed on another rank.")
+        return {name: state for name, state in found.items() if state is not None}
+
+    def _send(self, owner: int, state: dict[str, Tensor] | None, like: Tensor) -> dict[str, Tensor] | None:
+        """One rank's tensors to all."""
+        source = dist.get_global_rank(self.group, owner)
+        shapes = [None if state is None else {key: (t.shape, t.dtype) for key, t in state.items()}]
+        dist.broadcast_object_list(shapes, source, group=self.group)
+        if shapes[0] is None:
+            return None
+        sent = {}
+        for key, (shape, dtype) in shapes[0].items():
+            if state is not None:
+                sent[key] = state[key].contiguous()
+            else:
+                sent[key] = torch.empty(shape, dtype=dtype, device=like.device)
+            dist.broadcast(sent[key], source, group=self.group)
+        return sent

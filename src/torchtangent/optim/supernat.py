@@ -1,0 +1,111 @@
+"""SuperNat: gradient descent on a linear model whose features are rescaled at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from torchtangent.curvature.cotangents import check_choice
+
+SCALES = ("max", "trace")
+
+
+@final
+class SuperNat(Optimizer):
+    """Gradient descent in features Φ_t, then Φ_{t+1} = Ã_t⁻¹ Φ_t with the Ã_t that suits the step best.
+
+    With Φ = Σ_j √λ_j u_j v_jᵀ and Ã = Σ_j √ν_j v_j v_jᵀ, the bound ‖δw‖_Ã ‖Ã⁻¹Φᵀ‖_F on the complexity of the step is
+    least at ν_j ∝ 1 / |u_jᵀ∇_f L|, so that directions without gradient fade:
+
+        λ_j ← κ |u_jᵀ∇_f L| λ_j.
+
+    In the original weights it is natural gradient descent, δw = −η Σ_j (λ_jt / λ_j0) v_j v_jᵀ∇, with metric A_t A_tᵀ,
+    A_t = Ã_0 … Ã_t (Baratin et al., 2021, *Implicit regularization via neural feature alignment*). Every output of the
+    model has eigenvalues of its own.
+
+    Args:
+        model: An `nn.Linear`, trained on all of `x` at once.
+        x: The inputs that it is trained on; with a bias the features are [x 1].
+        lr: Learning rate η.
+        scale: κ. "max": max_j ν_j⁻¹ = 1, no direction grows; "trace": Σλ stays; or a number. The theory leaves it open
+            ("up to isotropic rescaling"), and it matters: "trace" undoes the fading.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> x = torch.diag(torch.tensor([1.0, 2.0]))
+        >>> net = nn.Linear(2, 1, bias=False)
+        >>> opt = SuperNat(net, x, lr=0.1)
+        >>> ((net(x) - torch.tensor([[1.0], [0.0]])).square().sum() / 2).backward()
+        >>> _ = opt.step()
+        >>> bool((opt.eigenvalues <= torch.tensor([[4.0], [1.0]])).all())
+        True
+    """
+
+    def __init__(self, model: nn.Linear, x: Float[Tensor, "N I"], lr: float, *, scale: str | float = "max") -> None:
+        if type(model) is not nn.Linear:
+            raise TypeError(f"SuperNat is for linear models: expected an nn.Linear, got a {type(model).__name__}.")
+        if not lr > 0:
+            raise ValueError(f"lr={lr}: it should be positive.")
+        if isinstance(scale, str):
+            check_choice("scale", scale, SCALES)
+        elif not scale > 0:
+            raise ValueError(f"scale={scale}: it should be positive, or one of {', '.join(map(repr, SCALES))}.")
+        if x.shape[1] != model.in_features:
+            raise ValueError(f"x has {x.shape[1]} features, the model takes {model.in_features}.")
+        self.model, self.scale = model, scale
+        super().__init__(list(model.parameters()), {"lr": lr})
+        self.bias = model.bias if model.bias is not None and model.bias.requires_grad else None
+        features = x.detach().to(model.weight)
+        if self.bias is not None:
+            features = torch.cat([features, torch.ones_like(features[:, :1])], 1)
+        _, roots, basis = torch.linalg.svd(features, full_matrices=False)
+        kept = roots > roots.max() * max(features.shape) * torch.finfo(roots.dtype).eps
+        start = roots[kept].square().unsqueeze(1)
+        self.state[model.weight] = {
+            "basis": basis[kept],  # v_jᵀ
+            "start": start,  # λ_j0
+            "eigenvalues": start.expand(-1, model.out_features).clone(),  # λ_jt
+        }
+
+    @property
+    def eigenvalues(self) -> Float[Tensor, "R C"]:
+        """λ_jt, eigenvalues of the current kernel Φ_t Φ_tᵀ, a column for each output."""
+        return self.state[self.model.weight]["eigenvalues"]
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of gradient descent in the current features, then new features."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        weight, bias = self.model.weight, self.bias
+        parts = [weight.grad] if bias is None else [weight.grad, bias.grad]
+        if any(part is None for part in parts):
+            return loss
+        g = torch.cat([part.view(len(weight), -1) for part in parts if part is not None], 1)
+        state = self.state[weight]
+        basis, start, values = state["basis"], state["start"], state["eigenvalues"]
+        along = basis @ g.T  # v_jᵀ∇_w = √λ_j0 u_jᵀ∇_f
+        delta = (basis.T @ (values / start * along)).T * -self.param_groups[0]["lr"]
+        weight.add_(delta[:, : weight.shape[1]])
+        if bias is not None:
+            bias.add_(delta[:, -1])
+        state["eigenvalues"] = values * self._fading((along / start.sqrt()).abs(), values)
+        return loss
+
+    def _fading(self, slopes: Float[Tensor, "R C"], values: Float[Tensor, "R C"]) -> Float[Tensor, "R C"]:
+        """ν_j⁻¹ = κ |u_jᵀ∇_f L|; at a stationary point nothing changes."""
+        if not bool(slopes.any()):
+            return torch.ones_like(slopes)
+        if self.scale == "max":
+            return slopes / slopes.max()
+        if self.scale == "trace":
+            return slopes * (values.sum() / (slopes * values).sum())
+        return slopes * float(self.scale)

@@ -1,0 +1,53 @@
+"""A worker of a training run over two processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchtangent.optim import EKFAC, KFAC
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv1d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(12, 5), nn.LayerNorm(5), nn.Linear(5, 3)
+    ).double()
+
+
+def problem() -> tuple[Tensor, Tensor]:
+    """More samples than any layer has inputs: eigenvectors of eigenvalue zero would be anyone's choice."""
+    torch.manual_seed(1)
+    return torch.randn(32, 2, 6).double(), torch.randint(0, 3, (32,))
+
+
+def run(model: nn.Module, inner: nn.Module, method: str, reduction: str, part: slice) -> Tensor:
+    """Five steps on a part of the batch; the parameters at the end."""
+    x, y = problem()
+    options = {"loss": reduction, "basis_every": 2, "momentum": 0.5}
+    if method == "kfac":
+        opt: torch.optim.Optimizer = KFAC(model, 0.1, 0.1, **options)
+    else:
+        opt = EKFAC(model, 0.1, 0.1, scalings=method, **options)
+    for _ in range(5):
+        opt.zero_grad()
+        F.cross_entropy(model(x[part]), y[part], reduction=reduction).backward()
+        opt.step()
+    return torch.cat([p.detach().flatten() for p in inner.parameters()])
+
+
+def work(rank: int, folder: str) -> None:
+    """What one of two ranks does."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    for method in ("batch", "average", "kfac"):
+        for reduction in ("mean", "sum"):
+            inner = network()
+            model = nn.parallel.DistributedDataParallel(inner)
+            found = run(model, inner, method, reduction, slice(16 * rank, 16 * rank + 16))
+            torch.save(found, Path(folder) / f"{method}-{reduction}-{rank}.pt")
+    dist.destroy_process_group()
