@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "registry", lambda: {"toy2000": toy_study()})
 
 
-@pytest.mark.parametrize("command", ["list", "reproduce", "report", "claims"])
+@pytest.mark.parametrize("command", ["list", "reproduce", "judge", "report", "claims"])
 def test_help_teaches(runner: CliRunner, command: str) -> None:
     result = runner.invoke(cli.app, [command, "--help"])
     assert result.exit_code == 0
@@ -53,6 +54,26 @@ def test_reproduce_runs_one_entry(runner: CliRunner, tmp_path: Path) -> None:
     page = tmp_path / "report" / "index.html"
     assert runner.invoke(cli.app, ["report", str(tmp_path), "--out", str(page)]).exit_code == 0
     assert "TG-Fig2.1" in page.read_text()
+
+
+@pytest.mark.usefixtures("toy")
+def test_judge_writes_the_verdicts_again(runner: CliRunner, tmp_path: Path) -> None:
+    runner.invoke(cli.app, ["reproduce", "--all", "--out", str(tmp_path)])
+    path = tmp_path / "toy2000" / "smoke" / "claims.json"
+    before = path.read_text()
+    path.write_text("[]")
+    assert runner.invoke(cli.app, ["judge", str(tmp_path)]).exit_code == 0
+    assert path.read_text() == before
+
+
+def test_committed_verdicts_are_those_of_the_committed_arrays(runner: CliRunner, tmp_path: Path) -> None:
+    results = Path(__file__).parents[2] / "results"
+    shutil.copytree(results, tmp_path / "results")
+    assert runner.invoke(cli.app, ["judge", str(tmp_path / "results")]).exit_code == 0
+    for path in sorted(results.rglob("claims.json")):
+        assert json.loads((tmp_path / "results" / path.relative_to(results)).read_text()) == json.loads(
+            path.read_text()
+        )
 
 
 @pytest.mark.usefixtures("toy")

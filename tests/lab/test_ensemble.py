@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 import torch
@@ -42,11 +43,11 @@ def alone(model: nn.Module, x: Tensor, y: Tensor, how: Training) -> list[float]:
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("own", [False, True], ids=["same samples", "own samples"])
-def test_together_as_alone(name: str, optimizer: str, own: bool) -> None:
+def test_together_as_alone(name: str, optimizer: Literal["sgd", "adam"], own: bool) -> None:
     x = torch.randn(23, 1, 8, 8, dtype=torch.float64)
     models = [seeded(NETWORKS[name], s).double() for s in range(3)]
     y = torch.randint(2, (3, 23)).double()
-    how = Training(epochs=3, batch=5, lr=0.05 if optimizer == "sgd" else 0.01, optimizer=optimizer, seed=4)  # type: ignore[arg-type]
+    how = Training(epochs=3, batch=5, lr=0.05 if optimizer == "sgd" else 0.01, optimizer=optimizer, seed=4)
     members = torch.stack([torch.randperm(23)[:17] for _ in range(3)]) if own else None
     ensemble = Ensemble(NETWORKS[name]().double(), copies(models))
     losses: list[Tensor] = []

@@ -46,7 +46,7 @@ def commit() -> str | None:
         return done.stdout.strip() if done.returncode == 0 else None
 
     if git("ls-files", "--error-unmatch", __file__) is None:
-        return os.environ.get("TORCHTANGENT_COMMIT")
+        return os.environ.get("TORCHTANGENT_COMMIT") or None
     sha = git("rev-parse", "--short=12", "HEAD")
     return sha and sha + ("+" if git("status", "--porcelain", "--", ".") else "")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -223,7 +223,7 @@ def _compute(context: Context, key: Key) -> Record:
 
 def rejudge(study: Study, run: Run) -> list[Finding]:
     """Judge a run's claims from its arrays, whatever version of the code made them."""
-    scale: Scale = "paper" if run.scale == "paper" else "smoke"
+    scale = cast(Scale, run.scale)
     config = study.configuration(scale)
     run.write_config(config)
     keys = {name: replace(key, code=None) for name, key in part_keys(study, config).items()}
