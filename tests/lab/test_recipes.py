@@ -51,6 +51,7 @@ ORTIZ2021 = [
         "OJ-Gram",
         "OJ-Bin",
         "OJ-Fig2",
+        "OJ-Fig3",
         "OJ-Fig13",
         "OJ-Fig14",
         "OJ-Fig7",

@@ -28,9 +28,9 @@ def learning(context: Context) -> Mapping[str, Any]:
     """OJ-Gram, OJ-Bin, OJ-Fig2, 3, 7, 12–16: sign(φ_j) learned by networks and linearizations; alignments after it."""
     config = context.config
     setting = problem(context)
-    K, kernel_seconds = _timed(setting.kernel)
-    pairs, eigen_seconds = _timed(lambda: tt.spectrum.top(K, config["eigenfunctions"]))
-    labels = _labels(pairs, config["indices"])
+    K, kernel_seconds = timed(setting.kernel)
+    pairs, eigen_seconds = timed(lambda: tt.spectrum.top(K, config["eigenfunctions"]))
+    labels = signs(pairs, config["indices"])
     how = recipe(config)
     ensemble, networks = train_networks(setting, labels, how, after=lambda epoch, _: context.stepped(epoch, how.epochs))
     linear = train_linear(K, setting.outputs(), labels, setting.train, how)
@@ -39,7 +39,7 @@ def learning(context: Context) -> Mapping[str, Any]:
         "indices": np.array(config["indices"]),
         "eigenvalues": pairs.values.cpu().numpy(),
         "binarized": (pairs.vectors.abs().sum(0) / len(setting.x) ** 0.5).cpu().numpy(),
-        "random": _random_products(len(setting.x), config["draws"], config["seed"]),
+        "random": products_of_random_vectors(len(setting.x), config["draws"], config["seed"]),
         "kernel_seconds": kernel_seconds,
         "eigen_seconds": eigen_seconds,
         **networks,
@@ -53,7 +53,7 @@ def with_adam(context: Context) -> Mapping[str, Any]:
     config = context.config
     setting = problem(context)
     pairs = tt.spectrum.top(setting.kernel(), config["eigenfunctions"])
-    labels = _labels(pairs, config["indices"])
+    labels = signs(pairs, config["indices"])
     features = Tangents(setting)
     found: dict[str, list[np.ndarray]] = {"network_test": [], "linear_test": [], "network_loss": [], "linear_loss": []}
     for lr in context.track(config["rates"]):
@@ -93,7 +93,8 @@ class _Displaced(nn.Module):
         return (x[:, :-1] @ self.delta + x[:, -1]).unsqueeze(1)
 
 
-def _labels(pairs: tt.spectrum.Eigenpairs, indices: list[int]) -> Float[Tensor, "E N"]:
+def signs(pairs: tt.spectrum.Eigenpairs, indices: list[int]) -> Float[Tensor, "E N"]:
+    """Labels in {0, 1}: the signs of these eigenvectors, a row each."""
     return tt.spectrum.eigentasks(pairs)[:, indices].T.to(pairs.vectors.dtype)
 
 
@@ -106,14 +107,14 @@ def _alignments(setting: Problem, ensemble: Ensemble, phi: Float[Tensor, "N K"],
     return {"trained": np.array(config["trained"]), "alignments": torch.stack(found).cpu().numpy()}
 
 
-def _random_products(size: int, draws: int, seed: int) -> np.ndarray:
+def products_of_random_vectors(size: int, draws: int, seed: int) -> np.ndarray:
     """Inner products of pairs of random unit vectors."""
     rng = np.random.default_rng(seed)
     a, b = (rng.standard_normal((draws, size)) for _ in range(2))
     return (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
 
 
-def _timed(run: Any) -> tuple[Any, float]:
+def timed(run: Any) -> tuple[Any, float]:
     """What a call returns, and its seconds, the GPU's work included."""
     start = time.perf_counter()
     found = run()

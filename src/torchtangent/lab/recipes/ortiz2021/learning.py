@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import torchtangent as tt
 from torchtangent.lab.ensemble import Ensemble, Training, copies
-from torchtangent.lab.models import init_lecun, lenet, mlp
+from torchtangent.lab.models import init_lecun, lenet, mlp, resnet18
 from torchtangent.lab.runner import Context
 from torchtangent.linear import dual
 
@@ -40,9 +40,10 @@ class Problem:
     classes: Int[Tensor, " N"]
     train: int
 
-    def kernel(self, model: nn.Module | None = None) -> Float[Tensor, "N N"]:
+    def kernel(self, model: nn.Module | None = None, precision: str | None = None) -> Float[Tensor, "N N"]:
         """The tangent kernel on all images, of the network or of another one."""
-        return tt.ntk(self.model if model is None else model, self.x, reduce="trace", progress=False)
+        model = self.model if model is None else model
+        return tt.ntk(model, self.x, reduce="trace", precision=precision, progress=False)
 
     def outputs(self, model: nn.Module | None = None) -> Float[Tensor, " N"]:
         """The logits of the network, or of another one."""
@@ -63,8 +64,10 @@ def problem(context: Context, seed: int | None = None) -> Problem:
     channels, height, width = x.shape[1:]
     if config["network"] == "MLP":
         model: nn.Module = mlp([x[0].numel(), config["width"], config["width"], 1])
-    else:
+    elif config["network"] == "LeNet":
         model = lenet((channels, height, width))
+    else:
+        model = resnet18(channels, base=config["base"])
     generator = torch.Generator().manual_seed(config["seed"] if seed is None else seed)
     return Problem(init_lecun(model, generator).to(context.device).eval(), x, classes, len(train))
 

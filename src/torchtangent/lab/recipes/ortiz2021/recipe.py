@@ -1,15 +1,18 @@
-"""What is run: identities, eigenfunctions, directions, sample sizes and the rotation of the kernel."""
+"""What is run: identities, eigenfunctions, directions, sample sizes, the rotation of the kernel, ResNet18."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torchtangent.lab.recipes.ortiz2021 import directions, eigenfunctions, predictors, rotation, theory
+from torchtangent.lab.recipes.ortiz2021 import deep, directions, eigenfunctions, predictors, rotation, theory
 from torchtangent.lab.recipes.ortiz2021.claims import CLAIMS
 from torchtangent.lab.recipes.ortiz2021.entries import ENTRIES
 from torchtangent.lab.study import Part, Scale, Study
 
 NETWORKS = ("MLP", "LeNet")
+KERNEL = "kernel-ResNet18"
+SINGLE = tuple(f"network-ResNet18-{position}" for position in ("first", "early", "middle", "last"))
+"""ResNet18 on the signs of one eigenfunction each; on a further one, that of OJ-Fig8, in a part of its own."""
 
 PARTS = (
     Part("linearization", theory.linearization),
@@ -25,6 +28,12 @@ PARTS = (
     *(Part(f"mnist-{network}", eigenfunctions.learning, long=True) for network in NETWORKS),
     *(Part(f"sizes-{network}", rotation.sample_sizes) for network in NETWORKS),
     *(Part(f"pretrained-{network}", rotation.pretrained) for network in NETWORKS),
+    Part(KERNEL, deep.kernel),
+    *(Part(name, deep.network, needs=(KERNEL,)) for name in SINGLE),
+    Part("pretrained-ResNet18", deep.pretrained, needs=(KERNEL,)),
+    Part("eigenfunctions-ResNet18", deep.collected, needs=(KERNEL, *SINGLE, "pretrained-ResNet18")),
+    Part("table-ResNet18-train", deep.table),
+    Part("table-ResNet18-frozen", deep.table),
 )
 
 
@@ -75,6 +84,19 @@ def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
         "pretrained": training
         | {"eigenfunction": pick(40, 400, 3), "points": pick([1, 5, 15], [1, 2, 3, 5, 10, 20, 50, 100], [1, 3])},
     }
+
+    resnet = training | {
+        "network": "ResNet18",
+        "base": base,
+        "train": pick(64, 50_000, 32),
+        "test": pick(64, 10_000, 16),
+        "epochs": pick(3, 20, 1),
+        "precision": pick("float32", "float16", "float32"),
+    }
+    single = dict(zip(SINGLE, pick([1, 2, 5, 15], [1, 20, 100, 999], [1, 2, 4, 7]), strict=True))
+    fig8 = pick(10, 400, 5)
+    trained = resnet | {"statistics": "train"}
+    cifar2 = trained | {"kernel_samples": pick(64, 12_000, 16), "eigenvectors": pick(20, 50, 5)}
 
     def both(part: str, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
         return {f"{part}-{network}": values | {"network": network} for network in NETWORKS}
@@ -138,12 +160,25 @@ def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
         **both("eigenfunctions", learned),
         **both(
             "adam",
-            {k: learned[k] for k in (*training, "eigenfunctions", "indices")}
+            {k: learned[k] for k in (*training, "eigenfunctions")}
+            | {"indices": pick(learned["indices"], [1, 5, 20, 100, 400, 800, 999], learned["indices"])}
             | {"rates": pick([0.001], [0.001, 0.05], [0.001, 0.05])},
         ),
         **both("mnist", learned | mnist),
         **both("sizes", rotated["sizes"]),
         **both("pretrained", rotated["pretrained"]),
+        KERNEL: resnet
+        | {
+            "eigenfunctions": pick(30, 1000, 8),
+            "indices": [*single.values(), fig8] if scale != "paper" else learned["indices"],
+            "eigenfunction": fig8,
+            "draws": pick(100, 1000, 10),
+        },
+        **{name: trained | {"eigenfunction": index} for name, index in single.items()},
+        "pretrained-ResNet18": trained | {"eigenfunction": fig8},
+        "eigenfunctions-ResNet18": {"indices": [*single.values(), fig8]},
+        "table-ResNet18-train": cifar2 | {"epochs": pick(3, 30, 1)},
+        "table-ResNet18-frozen": cifar2 | {"statistics": "frozen"},
     }
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torchtangent.lab.recipes.ortiz2021.figures import eigenfunctions as draw
 from torchtangent.lab.study import Entry, Panel
 
 NETWORKS = ("MLP", "LeNet")
-_PARTS = tuple(f"eigenfunctions-{network}" for network in NETWORKS)
+_PARTS = tuple(f"eigenfunctions-{network}" for network in (*NETWORKS, "ResNet18"))
 _SETUP = (
     "MLP and LeNet with ReLU and flax's initialization, one output; {eigenfunctions-MLP[train]} training and "
     "{eigenfunctions-MLP[test]} test images of {eigenfunctions-MLP[data]}, standardized. The kernel at initialization "
@@ -15,15 +17,20 @@ _SETUP = (
     "from 0.05 linearly to 0. Networks start at the same weights; linearizations are trained by SGD in function "
     "space with the same batches."
 )
+_DEEP = (
+    " ResNet18, at a scale of its own: {kernel-ResNet18[train]} training and {kernel-ResNet18[test]} test images, its "
+    "kernel and linearization with BatchNorm's initial statistics, networks with the batch's on the eigenfunctions "
+    "{eigenfunctions-ResNet18[indices]}; {kernel-ResNet18[epochs]} epochs for both."
+)
 
 
-def _accuracies(part: str = "eigenfunctions") -> tuple[Panel, ...]:
+def _accuracies(part: str = "eigenfunctions", names: Sequence[str] = NETWORKS) -> tuple[Panel, ...]:
     return tuple(
         Panel(
             draw.accuracies(network, part),
             f"Test accuracy of the {network} and of its linearization against the index of the eigenfunction.",
         )
-        for network in NETWORKS
+        for network in names
     )
 
 
@@ -35,7 +42,7 @@ def _costs(entry: str, network: str, ranges: str) -> Entry:
             "Training time to a training loss of 0.01, ℓ2 distance and cosine distance from the initial weights all "
             f"increase with the index.{ranges}"
         ),
-        setup=_SETUP,
+        setup=_SETUP + (_DEEP if network == "ResNet18" else ""),
         parts=(f"eigenfunctions-{network}",),
         panels=tuple(
             Panel(draw.cost(network, name), f"{label} against the index of the eigenfunction.")
@@ -68,7 +75,7 @@ ENTRIES = (
             "The kernel of 60,000 CIFAR-10 samples took up to 32 hours on four V100 for a ResNet18, 20 minutes for a "
             "LeNet, 3 minutes for an MLP."
         ),
-        setup=_SETUP,
+        setup=_SETUP + _DEEP,
         parts=_PARTS,
         panels=(Panel(draw.seconds, "Seconds for kernel, eigenvectors, linearizations and networks."),),
         caption="Seconds on the machine named below, in float32.",
@@ -80,7 +87,7 @@ ENTRIES = (
             "Binarizing an eigenvector hardly changes its direction: the inner product is about 0.78; between random "
             "vectors it is of the order of 10⁻⁴."
         ),
-        setup=_SETUP,
+        setup=_SETUP + _DEEP,
         parts=_PARTS,
         panels=(Panel(draw.binarized, "Inner products of eigenvectors and their signs, near 0.78."),),
         caption="Inner product of each unit eigenvector with its signs divided by √m; dotted, for normal entries.",
@@ -92,9 +99,9 @@ ENTRIES = (
             "The test accuracy of network and linearization on sign(φ_j) decreases with j, in the same order, and the "
             "linearization is better at nearly all of them: a linear advantage."
         ),
-        setup=_SETUP,
+        setup=_SETUP + _DEEP,
         parts=_PARTS,
-        panels=_accuracies(),
+        panels=_accuracies(names=(*NETWORKS, "ResNet18")),
         caption="Test accuracy at the last epoch against the index of the eigenfunction (0 is the first).",
         notes=(
             "Eigenvectors are of training and test images together, as in the paper, so test inputs (not their labels) "
@@ -102,6 +109,7 @@ ENTRIES = (
             "eigenvector has one sign on all images, so that there is nothing to learn: it is left out."
         ),
     ),
+    _costs("OJ-Fig3", "ResNet18", ""),
     _costs("OJ-Fig13", "MLP", ""),
     _costs("OJ-Fig14", "LeNet", " Axes end at 40 epochs, 7.5 and 0.6."),
     Entry(
@@ -148,11 +156,11 @@ ENTRIES = (
         id="OJ-Claim-speed",
         title="Networks converge faster",
         paper="In all experiments networks bring the training loss near zero much faster than their linearizations do.",
-        setup=_SETUP,
+        setup=_SETUP + _DEEP,
         parts=_PARTS,
         panels=tuple(
             Panel(draw.losses(network), f"Training losses of the {network} and its linearization for three indices.")
-            for network in NETWORKS
+            for network in (*NETWORKS, "ResNet18")
         ),
         caption="Mean training loss of every epoch for the lowest, a middle and the highest index.",
     ),

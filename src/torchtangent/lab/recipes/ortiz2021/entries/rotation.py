@@ -9,6 +9,7 @@ from torchtangent.lab.study import Entry, Panel
 
 _SIZES = tuple(f"sizes-{network}" for network in NETWORKS)
 _PRETRAINED = tuple(f"pretrained-{network}" for network in NETWORKS)
+_TABLE = tuple(f"table-ResNet18-{reading}" for reading in ("train", "frozen"))
 _CIFAR2 = (
     "MLP and LeNet with ReLU and flax's initialization on {sizes-MLP[data]}, the classes 0–4 against 5–9; "
     "{sizes-MLP[sizes]} training images, with the classes in equal parts, seeds {sizes-MLP[seeds]}; "
@@ -17,6 +18,10 @@ _CIFAR2 = (
 _KERNEL = (
     " Kernels on the first {sizes-MLP[kernel_samples]} training images, of the networks trained on "
     "all of them; energy on {sizes-MLP[eigenvectors]} eigenvectors."
+)
+_DEEP = (
+    " ResNet18 from one seed on {table-ResNet18-train[train]} images: {table-ResNet18-train[epochs]} epochs with the "
+    "batch's statistics in BatchNorm, or {table-ResNet18-frozen[epochs]} with the initial ones throughout (“frozen”)."
 )
 _POINTS = (
     "A network is trained on sign φ_k, k = {pretrained-MLP[eigenfunction]}, and one on CIFAR2, both for "
@@ -29,8 +34,8 @@ ENTRIES = (
         id="OJ-CIFAR2",
         title="CIFAR2: a task with a non-linear advantage",
         paper="On CIFAR2 networks are better than their linearizations, unlike on eigenfunctions.",
-        setup=_CIFAR2,
-        parts=_SIZES,
+        setup=_CIFAR2 + _DEEP,
+        parts=(*_SIZES, "eigenfunctions-ResNet18", "table-ResNet18-train"),
         panels=tuple(
             Panel(draw.by_size(n, "test"), f"Best test accuracy of the {n} and its linearization by sample size.")
             for n in NETWORKS
@@ -68,11 +73,15 @@ ENTRIES = (
         id="OJ-Tab1",
         title="Energy concentration and accuracy on CIFAR2",
         paper="MLP 26.0 → 63.6 %, test 67.6 %; LeNet 25.8 → 83.0 %, 75.0 %; ResNet18 22.7 → 96.7 %, 81.4 %.",
-        setup=_CIFAR2 + _KERNEL,
-        parts=_SIZES,
+        setup=_CIFAR2 + _KERNEL + _DEEP,
+        parts=(*_SIZES, *_TABLE),
         panels=(Panel(draw.beside(PUBLISHED), "Bars of the paper's values beside ours."),),
         caption="Energy concentration at the start and at the end of training, and test accuracy.",
-        notes="The paper takes kernels of 12,000 samples; that networks were trained on all 50,000 is our reading.",
+        notes=(
+            "The paper takes kernels of 12,000 samples; that networks were trained on all 50,000 is our reading. It "
+            "does not say which statistics ResNet18's BatchNorm has in training, nor in the kernel of the trained "
+            "network: the table shows four readings."
+        ),
     ),
     Entry(
         id="OJ-Fig8",
@@ -81,15 +90,17 @@ ENTRIES = (
             "On sign(φ₄₀₀) the network and the linearization at its trained weights converge much faster than the "
             "linearization at the start, which is the best on test samples."
         ),
-        setup=_POINTS,
-        parts=_PRETRAINED,
+        setup=_POINTS
+        + " ResNet18 on k = {pretrained-ResNet18[eigenfunction]} for {pretrained-ResNet18[epochs]} epochs, linearized "
+        "at its end with BatchNorm's statistics put back to the initial ones.",
+        parts=(*_PRETRAINED, "pretrained-ResNet18"),
         panels=tuple(
             Panel(draw.speed(n, name), f"{n}: {name} along training of the network and two linearizations.")
-            for n in NETWORKS
+            for n in ("ResNet18", *NETWORKS)
             for name in ("loss", "test")
         ),
         caption="Along training on the signs of the eigenfunction.",
-        notes="The paper shows ResNet18; here the two smaller networks.",
+        notes="The paper shows ResNet18; here also the two smaller networks.",
     ),
     Entry(
         id="OJ-Fig9",

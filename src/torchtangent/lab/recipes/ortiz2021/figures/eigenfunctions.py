@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from matplotlib.figure import Figure
 
-from torchtangent.lab.recipes.ortiz2021.measures.eigenfunctions import epochs_to, final, learned, networks
+from torchtangent.lab.recipes.ortiz2021.measures.eigenfunctions import ALL, epochs_to, final, learned, networks
 from torchtangent.lab.study import Arrays
 from torchtangent.lab.style import INK, SOFT, legend, panel, series
 
@@ -91,7 +91,7 @@ def alignments(network: str, position: int) -> Callable[[Arrays], Figure]:
 def binarized(arrays: Arrays) -> Figure:
     """Inner products of eigenvectors and their signs."""
     figure, axes = panel("Eigenvectors and their signs", x="index of the eigenfunction", y="inner product")
-    for i, network in enumerate(networks(arrays)):
+    for i, network in enumerate(networks(arrays, among=ALL)):
         axes.plot(learned(arrays, network, "binarized"), **series(i, marker="", linewidth=0.8), label=network)
     axes.axhline(np.sqrt(2 / np.pi), color=INK, linewidth=0.8, linestyle=":", label="normal entries")
     axes.set(ylim=(0, 1))
@@ -101,7 +101,7 @@ def binarized(arrays: Arrays) -> Figure:
 
 def seconds(arrays: Arrays) -> Figure:
     """How long kernel, eigenvectors and training took."""
-    names = networks(arrays)
+    names = networks(arrays, among=ALL)
     figure, axes = panel("Seconds", y="seconds")
     steps = {"kernel": "kernel_seconds", "eigenvectors": "eigen_seconds"}
     steps |= {"linearizations": "linear_seconds", "networks": "network_seconds"}

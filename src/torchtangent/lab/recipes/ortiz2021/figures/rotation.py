@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from matplotlib.figure import Figure
 
-from torchtangent.lab.recipes.ortiz2021.measures.eigenfunctions import learned, networks
+from torchtangent.lab.recipes.ortiz2021.measures.eigenfunctions import DEEP, learned, networks
 from torchtangent.lab.recipes.ortiz2021.measures.rotation import TASKS, table
 from torchtangent.lab.study import Arrays
 from torchtangent.lab.style import INK, legend, panel, series
@@ -52,7 +52,7 @@ def beside(published: dict[str, dict[str, float]]) -> Callable[[Arrays], Figure]
 
     def draw(arrays: Arrays) -> Figure:
         figure, axes = panel("Table 1: the paper's and ours", y="fraction")
-        names = networks(arrays, "sizes")
+        names = (*networks(arrays, "sizes"), *DEEP)
         labels, at = [], 0.0
         for network in names:
             for row, value in table(arrays, network).items():

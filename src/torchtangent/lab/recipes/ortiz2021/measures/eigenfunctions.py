@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -14,6 +14,9 @@ REACHED = 0.01
 """The training loss that counts as fitted."""
 
 NETWORKS = ("MLP", "LeNet")
+DEEP = ("ResNet18",)
+"""At its own, smaller scale, and so judged by itself."""
+ALL = (*NETWORKS, *DEEP)
 
 
 def learned(arrays: Arrays, network: str, name: str, part: str = "eigenfunctions") -> np.ndarray:
@@ -36,7 +39,7 @@ def epochs_to(loss: np.ndarray, goal: float = REACHED) -> np.ndarray:
     return np.where(below.any(-1), below.argmax(-1), loss.shape[-1]) + 1
 
 
-def falls_with_index(part: str = "eigenfunctions") -> Callable[[Arrays], Measured]:
+def falls_with_index(part: str = "eigenfunctions", among: Sequence[str] = NETWORKS) -> Callable[[Arrays], Measured]:
     """Spearman's correlation of test accuracy and index."""
 
     def measure(arrays: Arrays) -> Measured:
@@ -44,44 +47,44 @@ def falls_with_index(part: str = "eigenfunctions") -> Callable[[Arrays], Measure
             f"{network}, {kind}": spearman(
                 learned(arrays, network, "indices", part), final(arrays, network, kind, part)
             )
-            for network in networks(arrays, part)
+            for network in networks(arrays, part, among)
             for kind in ("network", "linear")
         }
 
     return measure
 
 
-def linear_advantage(part: str = "eigenfunctions") -> Callable[[Arrays], Measured]:
+def linear_advantage(part: str = "eigenfunctions", among: Sequence[str] = NETWORKS) -> Callable[[Arrays], Measured]:
     """Test accuracy of the linearization minus that of the network, averaged over the indices."""
 
     def measure(arrays: Arrays) -> Measured:
         return {
             network: float(np.mean(final(arrays, network, "linear", part) - final(arrays, network, "network", part)))
-            for network in networks(arrays, part)
+            for network in networks(arrays, part, among)
         }
 
     return measure
 
 
-def indices_won(arrays: Arrays) -> Measured:
+def indices_won(among: Sequence[str] = NETWORKS) -> Callable[[Arrays], Measured]:
     """The fraction of indices at which the linearization is at least as accurate as the network."""
-    return {
+    return lambda arrays: {
         network: float(np.mean(final(arrays, network, "linear") >= final(arrays, network, "network")))
-        for network in networks(arrays)
+        for network in networks(arrays, among=among)
     }
 
 
-def same_order(arrays: Arrays) -> Measured:
+def same_order(among: Sequence[str] = NETWORKS) -> Callable[[Arrays], Measured]:
     """Spearman's correlation between the accuracies of networks and of linearizations."""
-    return {
+    return lambda arrays: {
         network: spearman(final(arrays, network, "linear"), final(arrays, network, "network"))
-        for network in networks(arrays)
+        for network in networks(arrays, among=among)
     }
 
 
-def networks(arrays: Arrays, part: str = "eigenfunctions") -> list[str]:
+def networks(arrays: Arrays, part: str = "eigenfunctions", among: Sequence[str] = NETWORKS) -> list[str]:
     """The networks that the entry looks at."""
-    return [network for network in NETWORKS if any(name.startswith(f"{part}-{network}/") for name in arrays)]
+    return [network for network in among if any(name.startswith(f"{part}-{network}/") for name in arrays)]
 
 
 def grows_with_index(network: str) -> Callable[[Arrays], Measured]:
@@ -145,7 +148,7 @@ def order_kept(network: str, only: tuple[int, ...] = ()) -> Callable[[Arrays], M
 
 def binarized(arrays: Arrays) -> Measured:
     """⟨φ_j, sign φ_j⟩ / √m, averaged over the eigenfunctions."""
-    return {network: float(np.mean(learned(arrays, network, "binarized"))) for network in networks(arrays)}
+    return {network: float(np.mean(learned(arrays, network, "binarized"))) for network in networks(arrays, among=ALL)}
 
 
 def random_products(arrays: Arrays) -> Measured:
@@ -155,16 +158,20 @@ def random_products(arrays: Arrays) -> Measured:
 
 def seconds(arrays: Arrays) -> Measured:
     """Seconds to compute the kernel of all samples."""
-    return {network: float(learned(arrays, network, "kernel_seconds")) for network in networks(arrays)}
+    return {network: float(learned(arrays, network, "kernel_seconds")) for network in networks(arrays, among=ALL)}
 
 
-def converged_faster(arrays: Arrays) -> Measured:
+def converged_faster(among: Sequence[str] = NETWORKS) -> Callable[[Arrays], Measured]:
     """The fraction of tasks whose training loss the network brings to 0.01 in fewer epochs than its linearization."""
-    found = {}
-    for network in networks(arrays):
-        times = [epochs_to(learned(arrays, network, f"{kind}_loss")) for kind in ("network", "linear")]
-        found[network] = float(np.mean(times[0] < times[1]))
-    return found
+
+    def measure(arrays: Arrays) -> Measured:
+        found = {}
+        for network in networks(arrays, among=among):
+            times = [epochs_to(learned(arrays, network, f"{kind}_loss")) for kind in ("network", "linear")]
+            found[network] = float(np.mean(times[0] < times[1]))
+        return found
+
+    return measure
 
 
 def crossing(arrays: Arrays) -> Measured:

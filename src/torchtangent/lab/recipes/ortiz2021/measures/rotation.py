@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from torchtangent.lab.recipes.ortiz2021.measures.eigenfunctions import epochs_to, learned, networks
+from torchtangent.lab.recipes.ortiz2021.measures.eigenfunctions import DEEP, epochs_to, learned, networks
 from torchtangent.lab.recipes.ortiz2021.measures.ranks import spearman
 from torchtangent.lab.rules import Measured
 from torchtangent.lab.study import Arrays
@@ -15,6 +15,9 @@ SATURATED = 0.002
 """A test accuracy counts as saturated within so much of the curve's best."""
 
 TASKS = ("eigenfunction", "CIFAR2")
+
+STATISTICS = ("running", "initial")
+"""What BatchNorm has in the kernel of a trained network: what it gathered, or what it began with."""
 
 
 def best(arrays: Arrays, network: str, kind: str) -> np.ndarray:
@@ -35,6 +38,12 @@ def gap_grows(arrays: Arrays) -> Measured:
 def gap_at(position: int) -> Callable[[Arrays], Measured]:
     """The non-linear advantage with the fewest (0) or the most (−1) samples."""
     return lambda arrays: {n: float(gap(arrays, n)[position]) for n in networks(arrays, "sizes")}
+
+
+def deep_gap(arrays: Arrays) -> Measured:
+    """ResNet18's best test accuracy on CIFAR2 minus its linearization's."""
+    ours, linear = arrays["table-ResNet18-train/network_test"], arrays["eigenfunctions-ResNet18/cifar2_test"]
+    return float(ours.max() - linear.max())
 
 
 def distance_grows(arrays: Arrays) -> Measured:
@@ -76,8 +85,16 @@ def slower_to_fit(arrays: Arrays) -> Measured:
     }
 
 
-def table(arrays: Arrays, network: str) -> dict[str, float]:
-    """Table 1: energy concentration before and after training, and test accuracy; means over seeds."""
+def table(arrays: Arrays, network: str, statistics: str = "running", reading: str = "train") -> dict[str, float]:
+    """Table 1: energy concentration before and after training, and test accuracy; means over seeds.
+
+    ResNet18 has one seed, and readings: which statistics BatchNorm has in training, and which in the kernel after it.
+    """
+    if network == "ResNet18":
+        part = f"table-ResNet18-{reading}"
+        after = dict(zip(STATISTICS, arrays[f"{part}/energy_after"].tolist(), strict=True))
+        tested = float(arrays[f"{part}/network_test"][-1])
+        return {"init": float(arrays[f"{part}/energy_before"]), "end": after[statistics], "test": tested}
     energy = learned(arrays, network, "energy", "sizes")
     tested = learned(arrays, network, "network_test", "sizes")[-1, :, -1]
     return {"init": float(energy[:, 0].mean()), "end": float(energy[:, -1].mean()), "test": float(tested.mean())}
@@ -90,7 +107,7 @@ def table_of(network: str) -> Callable[[Arrays], Measured]:
 
 def table_row(name: str) -> Callable[[Arrays], Measured]:
     """Table 1's row."""
-    return lambda arrays: {network: table(arrays, network)[name] for network in networks(arrays, "sizes")}
+    return lambda arrays: {network: table(arrays, network)[name] for network in (*networks(arrays, "sizes"), *DEEP)}
 
 
 def energy_grows(network: str) -> Callable[[Arrays], Measured]:
