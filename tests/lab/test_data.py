@@ -71,6 +71,21 @@ def test_a_checksum_of_the_gzipped_file(small_mnist: Path, monkeypatch: pytest.M
         data.load("kmnist", small_mnist)
 
 
+def test_files_without_a_published_checksum(small_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KMNIST's again, under another name: they will do, and the record says what they were."""
+    files = {key: replace(file, md5=None) for key, file in data.IDX["mnist"].items()}
+    monkeypatch.setitem(data.IDX, "kmnist-unpacked", files)
+    path = small_mnist / files["x_train"].path
+    found = hashlib.md5(path.read_bytes()).hexdigest()
+    dataset = data.load("kmnist-unpacked", small_mnist)
+    assert dataset.checksums[files["x_train"].path] == f"md5 {found}, none is published"
+    path.write_bytes(idx(np.zeros((2, 28, 28), dtype=np.uint8)))
+    with pytest.raises(
+        DataError, match=r"train-labels-idx1-ubyte .* labels of shape \(3,\) for images of shape \(2, 28, 28\)"
+    ):
+        data.load("kmnist-unpacked", small_mnist)
+
+
 def test_the_folder_may_come_from_the_environment(small_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(data.ENVIRONMENT, str(small_mnist))
     assert len(data.load("mnist").x_train) == 3
@@ -107,11 +122,61 @@ def test_cifar10_is_read_from_binary_records(tmp_path: Path, monkeypatch: pytest
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(record * 2)
         files.append(replace(file, md5=hashlib.md5(record * 2).hexdigest()))
-    monkeypatch.setattr(data, "CIFAR10", files)
+    monkeypatch.setattr(data.official, "CIFAR10", files)
     dataset = data.load("cifar10", tmp_path)
     assert dataset.x_train.shape == (10, 3, 32, 32)
     assert dataset.x_test[0].mean((1, 2)).tolist() == pytest.approx([1, 0, 0.2])
     assert dataset.y_train.tolist() == [7] * 10
+
+
+@pytest.fixture
+def small_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three scores in the official file's format."""
+    labels = np.array([6, 9, 9])
+    np.savez(tmp_path / data.CSCORES.path, scores=np.array([0.7, 0.9, 0.8]), labels=labels)
+    monkeypatch.setattr(data.official, "_CIFAR10_LABELS", hashlib.md5(bytes(labels.tolist())).hexdigest())
+    return tmp_path
+
+
+def test_scores_are_read(small_scores: Path) -> None:
+    scores = data.cscores(small_scores)
+    assert scores.values.tolist() == [0.7, 0.9, 0.8]
+    assert scores.labels.tolist() == [6, 9, 9]
+    found = hashlib.md5((small_scores / data.CSCORES.path).read_bytes()).hexdigest()
+    assert scores.checksums == {data.CSCORES.path: f"md5 {found}, none is published"}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"scores": np.ones(3), "labels": np.array([9, 6, 9])}, "its labels are not those of CIFAR-10"),
+        ({"scores": np.ones(2), "labels": np.array([6, 9, 9])}, "its labels are not those of CIFAR-10"),
+        ({"scores": np.ones(3)}, "cannot be read"),
+        ({"scores": np.array([None] * 3), "labels": np.array([6, 9, 9])}, "cannot be read.*allow_pickle"),
+    ],
+    ids=["order", "count", "no labels", "pickled"],
+)
+def test_other_scores_are_refused(small_scores: Path, arrays: dict[str, np.ndarray], message: str) -> None:
+    np.savez(small_scores / data.CSCORES.path, **arrays)
+    with pytest.raises(DataError, match=message):
+        data.cscores(small_scores)
+
+
+def test_absent_or_damaged_scores(small_scores: Path) -> None:
+    path = small_scores / data.CSCORES.path
+    blob = bytearray(path.read_bytes())
+    blob[80] ^= 255
+    path.write_bytes(blob)
+    with pytest.raises(DataError, match="cannot be read"):
+        data.cscores(small_scores)
+    path.write_bytes(b"no archive")
+    with pytest.raises(DataError, match="cannot be read"):
+        data.cscores(small_scores)
+    path.unlink()
+    with pytest.raises(
+        DataError, match=r"cifar10-cscores-orig-order.npz is not in the data folder.*download\(folder\)"
+    ):
+        data.cscores(small_scores)
 
 
 def test_digits_fill_28_pixels() -> None:

@@ -1,19 +1,22 @@
 """Several copies of a network trained at once: each from its own weights, on its own labels, on its own samples.
 
-The copies go through `vmap` together. On a GPU a step is recorded once as a CUDA graph and replayed, because small
-networks spend their time launching kernels, not computing.
+The copies go through `vmap` together. On a GPU a step is recorded as a CUDA graph and replayed, because small networks
+spend their time launching kernels, not computing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from torchtangent.linear.path import Recorded
 
 Weights = dict[str, Tensor]
 """The parameters of all copies: (E, ...) each."""
@@ -100,7 +103,7 @@ class Ensemble:
         if count < how.batch:
             raise ValueError(f"{count} samples do not fill a batch of {how.batch}.")
         step = _Step(self, x, y, how, members, count)
-        run = step.recorded() if x.is_cuda else step
+        run = partial(Recorded(), step, ()) if x.is_cuda else step
         for epoch, order in enumerate(how.orders(count), start=1):
             step.begin(order)
             for _ in range(len(order)):
@@ -150,25 +153,6 @@ class _Step:
 
     def mean_loss(self) -> Float[Tensor, " E"]:
         return self.losses / len(self.order)
-
-    def recorded(self) -> Callable[[], None]:
-        """The step as a CUDA graph. Recording takes a few steps, which are undone."""
-        state = [*self.weights, *self.first, *self.second, self.cursor, self.done, self.losses]
-        before = [t.clone() for t in state]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self.cursor.zero_()
-                self.done.zero_()
-                self()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self()
-        for t, value in zip(state, before, strict=True):
-            t.copy_(value)
-        return graph.replay
 
     def __call__(self) -> None:
         batch = self.order.index_select(0, self.cursor).view(-1)

@@ -75,8 +75,8 @@ class Descent:
         shapes = [t.shape for t in given]
         if self._shapes and shapes != self._shapes:
             raise ValueError(
-                f"A step on tensors of shapes {_words(shapes)} after one on {_words(self._shapes)}: the step is recorded "
-                "once, so all must be alike. Drop the last incomplete batch, or make another Descent."
+                f"A step on tensors of shapes {_words(shapes)} after one on {_words(self._shapes)}: the step is "
+                "recorded once, so all must be alike. Drop the last incomplete batch, or make another Descent."
             )
         self._shapes = shapes
         if self._recorded is None:

@@ -27,7 +27,6 @@ from torchtangent.lab.recipes.ortiz2021.rotation import cifar2
 from torchtangent.lab.runner import Context
 from torchtangent.lab.train import Descent
 
-
 WHOLE = ("eigenvalues", "binarized", "random", "kernel_seconds", "eigen_seconds", "linear_seconds", "cifar2_test")
 PER_INDEX = ("linear_loss", "linear_test", "linear_distance")
 PER_RUN = ("network_loss", "network_test", "network_distance", "network_cosine")
@@ -86,20 +85,26 @@ def collected(context: Context) -> Mapping[str, Any]:
 
 
 def pretrained(context: Context) -> Mapping[str, Any]:
-    """OJ-Fig8: the network on one eigenfunction, and its linearization at the weights where it ends, without bias."""
+    """OJ-Fig8: the network on one eigenfunction, and its linearizations at the weights where it ends, without bias.
+
+    They differ in BatchNorm's statistics.
+    """
     config = context.config
     setting = problem(context)
     y = _stored_labels(context, setting)
     model, curves = _trained(context, setting, y, config["statistics"])
     before = context.arrays("kernel-ResNet18")
-    K = setting.kernel(_with_statistics(model, "initial"), precision=config["precision"])
-    after = train_linear(K, None, y[None], setting.train, recipe(config))
+    after = []
+    for statistics in config["linearized_with"]:
+        K = setting.kernel(_with_statistics(model, statistics), precision=config["precision"])
+        after.append(train_linear(K, None, y[None], setting.train, recipe(config)))
+        del K
     return {
         "tasks": np.array(["eigenfunction"]),
-        "points": np.array([0, config["epochs"]]),
+        "points": np.array([0, *[config["epochs"]] * len(after)]),
         **{name: values[None] for name, values in curves.items()},
-        "linear_loss": np.stack([before["unbiased_loss"], after["linear_loss"]], 1),
-        "linear_test": np.stack([before["unbiased_test"], after["linear_test"]], 1),
+        "linear_loss": np.stack([before["unbiased_loss"], *(run["linear_loss"] for run in after)], 1),
+        "linear_test": np.stack([before["unbiased_test"], *(run["linear_test"] for run in after)], 1),
     }
 
 

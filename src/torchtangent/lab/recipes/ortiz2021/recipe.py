@@ -175,7 +175,7 @@ def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
             "draws": pick(100, 1000, 10),
         },
         **{name: trained | {"eigenfunction": index} for name, index in single.items()},
-        "pretrained-ResNet18": trained | {"eigenfunction": fig8},
+        "pretrained-ResNet18": trained | {"eigenfunction": fig8, "linearized_with": ["running", "initial"]},
         "eigenfunctions-ResNet18": {"indices": [*single.values(), fig8]},
         "table-ResNet18-train": cifar2 | {"epochs": pick(3, 30, 1)},
         "table-ResNet18-frozen": cifar2 | {"statistics": "frozen"},

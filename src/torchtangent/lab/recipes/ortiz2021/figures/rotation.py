@@ -81,8 +81,10 @@ def speed(network: str, name: str, task: int = 0) -> Callable[[Arrays], Figure]:
         curves = {
             "linearized at the start": linear[0],
             "network": learned(arrays, network, f"network_{name}", "pretrained")[task],
-            "linearized at the end": linear[-1],
+            "linearized at the end": linear[1 if network == "ResNet18" else -1],
         }
+        if network == "ResNet18":
+            curves["the same, initial statistics"] = linear[2]
         for i, (title, curve) in enumerate(curves.items()):
             axes.plot(np.arange(1, len(curve) + 1), curve, **series(i, marker=""), label=title)
         axes.set(yscale="log" if name == "loss" else "linear")

@@ -120,35 +120,35 @@ def energy_grows(network: str) -> Callable[[Arrays], Measured]:
     return measure
 
 
-def _at(arrays: Arrays, network: str, task: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Training loss and test accuracy along training of the network and of both linearizations."""
+def _at(arrays: Arrays, network: str, task: int, end: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Training loss and test accuracy along training of the network and of linearizations at its start and end."""
     loss, tested = (learned(arrays, network, name, "pretrained") for name in ("linear_loss", "linear_test"))
     ours = [learned(arrays, network, name, "pretrained")[task] for name in ("network_loss", "network_test")]
     return {
         "network": (ours[0], ours[1]),
         "linear at start": (loss[task, 0], tested[task, 0]),
-        "linear at end": (loss[task, -1], tested[task, -1]),
+        "linear at end": (loss[task, end], tested[task, end]),
     }
 
 
-def fit_times(network: str, task: int = 0) -> Callable[[Arrays], Measured]:
+def fit_times(network: str, task: int = 0, end: int = -1) -> Callable[[Arrays], Measured]:
     """Epochs to a tenth of ln 2, the training loss of a constant."""
     goal = 0.1 * np.log(2)
     return lambda arrays: {
-        name: float(epochs_to(loss[None], goal)[0]) for name, (loss, _) in _at(arrays, network, task).items()
+        name: float(epochs_to(loss[None], goal)[0]) for name, (loss, _) in _at(arrays, network, task, end).items()
     }
 
 
-def accuracies(network: str, task: int = 0) -> Callable[[Arrays], Measured]:
+def accuracies(network: str, task: int = 0, end: int = -1) -> Callable[[Arrays], Measured]:
     """Test accuracy at the last epoch."""
-    return lambda arrays: {name: float(tested[-1]) for name, (_, tested) in _at(arrays, network, task).items()}
+    return lambda arrays: {name: float(tested[-1]) for name, (_, tested) in _at(arrays, network, task, end).items()}
 
 
-def near_network(network: str) -> Callable[[Arrays], Measured]:
+def near_network(network: str, end: int = -1) -> Callable[[Arrays], Measured]:
     """The accuracy of the linearization at the end minus that of the network."""
 
     def measure(arrays: Arrays) -> Measured:
-        found = _at(arrays, network, 0)
+        found = _at(arrays, network, 0, end)
         return float(found["linear at end"][1][-1] - found["network"][1][-1])
 
     return measure

@@ -1,15 +1,10 @@
-"""Data sets: from scikit-learn, or from official files in a folder, refused unless their checksum is right.
-
-The folder is the option `--data` or the environment variable `TORCHTANGENT_DATA`. Nothing is ever
-unpickled. `download` fetches what is missing, where there is a network (it needs `pooch`).
-"""
+"""Image classification sets from their official files, and scikit-learn's digits."""
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import os
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,11 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-ENVIRONMENT = "TORCHTANGENT_DATA"
-
-
-class DataError(Exception):
-    """A file of a data set is absent or damaged; the message says which one and where it belongs."""
+from torchtangent.lab.data.files import DataError, File, checksum, parse_idx, read, root_folder, understood
 
 
 @dataclass(frozen=True)
@@ -38,16 +29,12 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class File:
-    """An official file: where it belongs, its checksum, where it comes from.
+class Scores:
+    """The consistency scores of CIFAR-10's training set, in the order of its files; near 1 is easy."""
 
-    `packed` is the checksum of the gzipped file, for those of which no other is published: then only that file will do.
-    """
-
-    path: str
-    md5: str
-    url: str
-    packed: bool = False
+    values: Float[Tensor, " n"]
+    labels: Int[Tensor, " n"]
+    checksums: dict[str, str]
 
 
 _PARTS = {
@@ -58,13 +45,14 @@ _PARTS = {
 }
 
 
-def _idx_files(folder: str, url: str, sums: list[str], *, packed: bool = False) -> dict[str, File]:
+def _idx_files(folder: str, url: str, sums: Sequence[str | None], *, packed: bool = False) -> dict[str, File]:
     return {
         key: File(f"{folder}/raw/{name}", md5, f"{url}{name}.gz", packed)
         for (key, name), md5 in zip(_PARTS.items(), sums, strict=True)
     }
 
 
+_KMNIST = "http://codh.rois.ac.jp/kmnist/dataset/kmnist/"
 IDX = {
     "mnist": _idx_files(
         "MNIST",
@@ -88,7 +76,7 @@ IDX = {
     ),
     "kmnist": _idx_files(
         "KMNIST",
-        "http://codh.rois.ac.jp/kmnist/dataset/kmnist/",
+        _KMNIST,
         [
             "bdb82020997e1d708af4cf47b453dcf7",
             "e144d726b3acfaa3e44228e80efcd344",
@@ -97,8 +85,13 @@ IDX = {
         ],
         packed=True,
     ),
+    "kmnist-unpacked": _idx_files("KMNIST", _KMNIST, [None] * 4),
 }
-"""Data sets of four idx files."""
+"""Data sets of four idx files.
+
+Of KMNIST only the gzipped files have published checksums. "kmnist-unpacked" takes the files without, which may hold
+fewer images; the record of a run then says so.
+"""
 
 _CIFAR10 = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 CIFAR10 = [
@@ -113,84 +106,67 @@ CIFAR10 = [
     ]
 ]
 
+CSCORES = File(
+    "cifar10-cscores-orig-order.npz",
+    None,
+    "https://pluskid.github.io/structural-regularity/cscores/cifar10-cscores-orig-order.npz",
+)
+_CIFAR10_LABELS = "69c5f3349be54915edfca558b72ad888"  # md5 of the 50,000 training labels, a byte each
 
-def root_folder(given: Path | None = None) -> Path:
-    """The data folder: the one given, or that of the environment variable.
+
+def load(name: str, root: Path | None = None) -> Dataset:
+    """A data set by name.
+
+    >>> load("digits").x_train.shape
+    torch.Size([1437, 1, 28, 28])
+    """
+    if name not in LOADERS:
+        raise ValueError(f"no data set {name!r}; there are: {', '.join(LOADERS)}")
+    return LOADERS[name](root)
+
+
+def cscores(root: Path | None = None) -> Scores:
+    """How consistently each of CIFAR-10's 50,000 training images is learned from the others (Jiang et al., 2021).
+
+    The C-score of (x, y) is P(f(x; D) = y) for a network trained on a random subset D of the rest, averaged over sizes
+    of D. The file has no published checksum: its labels must be those of CIFAR-10.
 
     Raises:
-        DataError: Neither is set.
+        DataError: The file is absent, damaged or another one.
     """
-    if given is not None:
-        return given
-    if value := os.environ.get(ENVIRONMENT):
-        return Path(value)
-    raise DataError(f"no data folder: give one with --data or set {ENVIRONMENT}")
-
-
-def read(file: File, root: Path) -> bytes:
-    """The bytes of an official file, gzipped or not, refused if they are not the published ones."""
-    path = root / file.path
-    packed = path.with_name(path.name + ".gz")
-    if path.exists() and not file.packed:
-        blob = path.read_bytes()
-        _check(file, blob)
-    elif packed.exists():
-        raw = packed.read_bytes()
-        if file.packed:
-            _check(file, raw)
-        try:
-            blob = gzip.decompress(raw)
-        except (OSError, EOFError) as error:
-            raise DataError(f"{packed} cannot be unpacked ({error}): fetch it again from {file.url}") from error
-        if not file.packed:
-            _check(file, blob)
-    else:
-        name = f"{file.path}.gz" if file.packed else file.path
+    blob = read(CSCORES, root_folder(root))
+    with understood(CSCORES), np.load(io.BytesIO(blob), allow_pickle=False) as arrays:
+        values, labels = arrays["scores"], arrays["labels"]
+    if values.shape != labels.shape or hashlib.md5(labels.astype(np.uint8).tobytes()).hexdigest() != _CIFAR10_LABELS:
         raise DataError(
-            f"{name} is not in the data folder {root}. Put it there (it comes from {file.url}), "
-            "or let torchtangent.lab.data.download(folder) fetch it."
+            f"{CSCORES.path} is another file: its labels are not those of CIFAR-10's training set in the order of the "
+            f"official files. Fetch it again from {CSCORES.url}"
         )
-    return blob
-
-
-def _check(file: File, blob: bytes) -> None:
-    found = hashlib.md5(blob).hexdigest()
-    if found != file.md5:
-        raise DataError(
-            f"{file.path} is damaged or another file: its md5 is {found}, the published one {file.md5}. "
-            f"Fetch it again from {file.url}"
-        )
-
-
-def parse_idx(blob: bytes) -> np.ndarray:
-    """The array in an idx file of unsigned bytes (two zeros, type 8, rank; sizes, big-endian; data).
-
-    >>> parse_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]))
-    array([7, 8, 9], dtype=uint8)
-    """
-    if len(blob) < 4 or blob[:3] != b"\x00\x00\x08":
-        raise DataError("not an idx file of unsigned bytes")
-    rank = blob[3]
-    shape = np.frombuffer(blob, dtype=">u4", count=rank, offset=4)
-    body = np.frombuffer(blob, dtype=np.uint8, offset=4 + 4 * rank)
-    if body.size != int(np.prod(shape)):
-        raise DataError(f"idx file of shape {shape.tolist()} holds {body.size} bytes")
-    return body.reshape(shape)
+    return Scores(
+        torch.from_numpy(values.astype(np.float64)),
+        torch.from_numpy(labels.astype(np.int64)),
+        {CSCORES.path: checksum(CSCORES, blob)},
+    )
 
 
 def _idx(name: str, given: Path | None) -> Dataset:
     root = root_folder(given)
-    files = IDX[name]
-    raw = {key: parse_idx(read(file, root)) for key, file in files.items()}
+    blobs = {key: read(file, root) for key, file in IDX[name].items()}
+    raw = {key: parse_idx(blob) for key, blob in blobs.items()}
+    for part in ("train", "test"):
+        images, labels = raw[f"x_{part}"].shape, raw[f"y_{part}"].shape
+        if images[:1] != labels:
+            where = IDX[name][f"y_{part}"].path
+            raise DataError(f"{where} in {root} holds labels of shape {labels} for images of shape {images}")
 
-    def images(key: str) -> Tensor:
+    def x(key: str) -> Tensor:
         return torch.from_numpy(raw[key].copy()).unsqueeze(1).float() / 255
 
-    def labels(key: str) -> Tensor:
+    def y(key: str) -> Tensor:
         return torch.from_numpy(raw[key].astype(np.int64))
 
-    sums = {file.path: f"md5 {file.md5}" for file in files.values()}
-    return Dataset(images("x_train"), labels("y_train"), images("x_test"), labels("y_test"), sums)
+    sums = {file.path: checksum(file, blobs[key]) for key, file in IDX[name].items()}
+    return Dataset(x("x_train"), y("y_train"), x("x_test"), y("y_test"), sums)
 
 
 def _cifar10(given: Path | None) -> Dataset:
@@ -232,25 +208,18 @@ LOADERS: dict[str, Callable[[Path | None], Dataset]] = {
 }
 
 
-def load(name: str, root: Path | None = None) -> Dataset:
-    """A data set by name.
-
-    >>> load("digits").x_train.shape
-    torch.Size([1437, 1, 28, 28])
-    """
-    if name not in LOADERS:
-        raise ValueError(f"no data set {name!r}; there are: {', '.join(LOADERS)}")
-    return LOADERS[name](root)
-
-
 def download(folder: str | Path) -> None:
-    """Fetch the official files that are missing into a data folder, with a progress bar, and check them."""
+    """Fetch the official files that are missing into a data folder, with a progress bar, and check them.
+
+    CelebA and Waterbirds are not among them: they come as archives that are unpacked by hand.
+    """
     import pooch
 
     root = Path(folder)
-    for file in (file for files in IDX.values() for file in files.values()):
+    for file in (file for name, files in IDX.items() if name != "kmnist-unpacked" for file in files.values()):
         path = root / file.path
-        if not path.exists() and not path.with_name(path.name + ".gz").exists():
+        missing = file.packed or not path.exists()
+        if missing and not path.with_name(path.name + ".gz").exists():
             pooch.retrieve(file.url, known_hash=None, fname=path.name + ".gz", path=path.parent, progressbar=True)
         read(file, root)  # checks what was fetched
     if not all((root / file.path).exists() for file in CIFAR10):
@@ -258,3 +227,6 @@ def download(folder: str | Path) -> None:
         pooch.retrieve(_CIFAR10, known_hash=None, path=root, progressbar=True, processor=unpack)
     for file in CIFAR10:
         read(file, root)
+    if not (root / CSCORES.path).exists():
+        pooch.retrieve(CSCORES.url, known_hash=None, fname=CSCORES.path, path=root, progressbar=True)
+    cscores(root)
