@@ -117,8 +117,8 @@ ENTRIES = (
         "LeNet",
         " Axes end at 40 epochs, 7.5 and 0.6.",
         "The ends of the two distances' axes contradict each other: flax's initialization gives ‖θ₀‖ = 15, and a "
-        "cosine distance of 0.6 from it needs an ℓ2 distance of 13.9 at least. The square roots of our ℓ2 distances would "
-        "fit the axis.",
+        "cosine distance of 0.6 from it needs an ℓ2 distance of 13.9 at least. The square roots of our ℓ2 distances "
+        "would fit the axis.",
     ),
     Entry(
         id="OJ-Fig7",

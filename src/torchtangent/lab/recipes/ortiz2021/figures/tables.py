@@ -9,11 +9,11 @@ import numpy as np
 from torchtangent.lab.recipes.ortiz2021.measures.eigenfunctions import NETWORKS
 from torchtangent.lab.study import Arrays
 
-COLUMNS = ("network", "of CIFAR2", "BatchNorm", "paper", "ours")
+COLUMNS = ("network", "of CIFAR2", "paper", "ours", "BatchNorm's statistics")
 ROWS = {"init": "energy at the start", "end": "energy at the end", "test": "test accuracy"}
 
 READINGS = (
-    ("init", "initial statistics", ("train/energy_before", "frozen/energy_before")),
+    ("init", "initial", ("train/energy_before", "frozen/energy_before")),
     ("end", "batch's in training, running in the kernel", ("train/energy_after/0",)),
     ("end", "batch's in training, initial in the kernel", ("train/energy_after/1",)),
     ("end", "initial throughout", ("frozen/energy_after/1",)),
@@ -27,13 +27,13 @@ def table_one(published: Mapping[str, Mapping[str, float]]) -> Callable[[Arrays]
     """Rows of `COLUMNS`; ours is the mean ± standard deviation over seeds, where there are seeds."""
 
     def rows(arrays: Arrays) -> list[tuple[str | None, ...]]:
-        found = []
+        found: list[tuple[str | None, ...]] = []
         for network in NETWORKS:
             ours = _over_seeds(arrays, network)
-            found += [(network, ROWS[k], "", _percent(v), ours.get(k)) for k, v in published[network].items()]
+            found += [(network, ROWS[k], _percent(v), ours.get(k), "") for k, v in published[network].items()]
         for row, statistics, places in READINGS:
             value = next((v for place in places if (v := _at(arrays, place)) is not None), None)
-            found.append(("ResNet18", ROWS[row], statistics, _percent(published["ResNet18"][row]), value))
+            found.append(("ResNet18", ROWS[row], _percent(published["ResNet18"][row]), value, statistics))
         return found
 
     return rows
@@ -58,11 +58,11 @@ def _at(arrays: Arrays, place: str) -> str | None:
 
 
 def _percent(values: float | np.ndarray) -> str:
-    """One decimal; of several values the mean ± standard deviation.
+    """One decimal; of several values the mean ± standard deviation. Spaces do not break.
 
-    >>> _percent(0.636), _percent(np.array([0.25, 0.27]))
-    ('63.6 %', '26.0 ± 1.4 %')
+    >>> _percent(0.636).split(), _percent(np.array([0.25, 0.27])).split()
+    (['63.6', '%'], ['26.0', '±', '1.4', '%'])
     """
     values = 100 * np.atleast_1d(values)
-    spread = f" ± {values.std(ddof=1):.1f}" if len(values) > 1 else ""
-    return f"{values.mean():.1f}{spread} %"
+    spread = f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{values.std(ddof=1):.1f}" if len(values) > 1 else ""
+    return f"{values.mean():.1f}{spread}\N{NO-BREAK SPACE}%"
