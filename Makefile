@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 N ?= 2000
 
-.PHONY: report smoke test fuzz lint format bench bench-ntk docs clean
+.PHONY: report smoke test fuzz lint format bench bench-ntk bench-optim docs clean
 
 # The lab at smoke scale: every study in the budget of three minutes, then one HTML page.
 report: .venv/installed
@@ -39,6 +39,11 @@ bench: .bench-venv/installed
 # The tangent kernel; neural-tangents in an environment of its own.
 bench-ntk: .bench-venv/installed .bench-nt-venv/installed
 	.bench-venv/bin/python -m benchmarks.ntk.run $(ARGS)
+
+# A training step of the optimizers, beside torch's and a public KFAC.
+bench-optim: .bench-venv/installed
+	.bench-venv/bin/pip install -q --no-deps asdfghjkl
+	.bench-venv/bin/python -m benchmarks.optim $(ARGS)
 
 docs: .venv/installed
 	$(BIN)/pip install -q -c constraints.txt -e ".[docs]"

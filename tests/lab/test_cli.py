@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from lab_toy import toy_study
 from typer.testing import CliRunner
 
-from torchtangent.lab import cli
+from torchtangent.lab import cli, ledger
 from torchtangent.lab.recipes import registry
 from torchtangent.lab.runner import Context
 
@@ -80,8 +81,9 @@ def test_committed_verdicts_are_those_of_the_committed_arrays(runner: CliRunner,
 def test_reproduce_all_then_claims(runner: CliRunner, tmp_path: Path) -> None:
     result = runner.invoke(cli.app, ["reproduce", "--all", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
-    table = runner.invoke(cli.app, ["claims", "--runs", str(tmp_path)])
+    table = runner.invoke(cli.app, ["claims", "toy2000", "--runs", str(tmp_path)])
     assert "There are five." in table.output
+    assert "not tested (needs the paper scale)" in table.output
     assert "1 held, 1 did not hold, 1 not tested at this scale" in table.output
     listed = json.loads(runner.invoke(cli.app, ["claims", "toy2000", "--runs", str(tmp_path), "--json"]).output)
     assert [claim["verdict"] for claim in listed] == ["held", "did not hold", "not tested at this scale"]
@@ -89,9 +91,54 @@ def test_reproduce_all_then_claims(runner: CliRunner, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("toy")
 def test_claims_without_a_run_are_not_tested(runner: CliRunner, tmp_path: Path) -> None:
-    result = runner.invoke(cli.app, ["claims", "--runs", str(tmp_path / "nothing")])
+    result = runner.invoke(cli.app, ["claims", "toy2000", "--runs", str(tmp_path / "nothing")])
     assert result.exit_code == 0
     assert "0 held, 0 did not hold, 3 not tested" in result.output
+
+
+@pytest.mark.usefixtures("toy")
+def test_claims_of_all_studies_are_counted(runner: CliRunner, tmp_path: Path) -> None:
+    runner.invoke(cli.app, ["reproduce", "--all", "--out", str(tmp_path)])
+    result = runner.invoke(cli.app, ["claims", "--runs", str(tmp_path)])
+    header, row = result.output.splitlines()[:2]
+    assert re.split(r"\s{2,}", header.strip()) == list(ledger.COLUMNS)
+    assert re.split(r"\s{2,}", row.strip()) == ["toy2000", "3", "1", "1", "1", "0", "needs the paper scale: 1"]
+    other = runner.invoke(cli.app, ["claims", "--runs", str(tmp_path), "--scale", "paper"])
+    assert re.split(r"\s{2,}", other.output.splitlines()[1].strip())[1:5] == ["3", "0", "0", "3"]
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_claim_has_a_line_for_each_scale(runner: CliRunner, tmp_path: Path) -> None:
+    for scale in ("smoke", "paper"):
+        runner.invoke(cli.app, ["reproduce", "toy2000", "--scale", scale, "--out", str(tmp_path / scale)])
+    folders = ["--runs", str(tmp_path / "smoke"), "--runs", str(tmp_path / "paper")]
+    lines = runner.invoke(cli.app, ["claims", "toy2000", *folders]).output.splitlines()
+    at = next(i for i, line in enumerate(lines) if "There are five." in line)
+    assert " paper " in lines[at]
+    assert " smoke " in lines[at + 1]
+    assert "There are five." not in lines[at + 1]
+
+
+@pytest.mark.usefixtures("toy")
+def test_markdown_goes_into_a_file(runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    runner.invoke(cli.app, ["reproduce", "--all", "--out", "results"])
+    runner.invoke(cli.app, ["reproduce", "--all", "--scale", "paper", "--out", "runs"])
+    printed = runner.invoke(cli.app, ["claims", "--markdown"]).output
+    assert "| toy2000 | 3 | 1 | 1 | 1 | 0 | needs the paper scale: 1 |" in printed  # of results alone
+    readme = tmp_path / "README.md"
+    readme.write_text(f"Über\n{ledger.BEGIN}\nold\n{ledger.END}\nend\n", encoding="utf-8")
+    assert runner.invoke(cli.app, ["claims", "--markdown", "--into", "README.md"]).exit_code == 0
+    assert readme.read_text(encoding="utf-8") == f"Über\n{printed}end\n"
+
+
+def test_a_file_without_marks_is_exit_code_2(runner: CliRunner, tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("no marks")
+    arguments = ["claims", "--markdown", "--runs", str(tmp_path), "--into", str(tmp_path / "a.md")]
+    result = runner.invoke(cli.app, arguments)
+    assert result.exit_code == 2
+    assert "no place for the table" in result.output
+    assert (tmp_path / "a.md").read_text() == "no marks"
 
 
 def test_a_failing_part_is_exit_code_1(runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +159,7 @@ def test_a_failing_part_is_exit_code_1(runner: CliRunner, tmp_path: Path, monkey
         (["reproduce", "nobody1900"], "george2023"),
         (["reproduce", "george2023", "--only", "Fig99"], "TG-Fig2.1"),
         (["reproduce", "george2023", "--scale", "huge"], "smoke"),
+        (["claims", "--into", "README.md"], "--markdown"),
     ],
 )
 def test_a_wrong_command_is_exit_code_2(runner: CliRunner, arguments: list[str], message: str) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from functools import lru_cache
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from lab_toy import toy_study
 
 from torchtangent.lab import report
 from torchtangent.lab.claims import show
 from torchtangent.lab.recipes import registry
 from torchtangent.lab.results import find_runs
+from torchtangent.lab.runner import reproduce
+from torchtangent.lab.study import Aim, Arrays, Study, Table
 
 
 class Outline(HTMLParser):
@@ -50,7 +54,8 @@ def test_the_page_says_everything(text: str, all_runs: Path) -> None:
     words = re.sub(r"\s+", " ", outline(text).text)
     for run in find_runs(all_runs):
         for finding in run.read_claims():
-            for piece in (finding.id, finding.statement, finding.rule, finding.verdict, show(finding.published)):
+            said = finding.reason or finding.verdict
+            for piece in (finding.id, finding.statement, finding.rule, said, show(finding.published)):
                 assert spoken(piece) in words
         for entry in registry()[run.study].entries:
             assert spoken(entry.paper) in words
@@ -84,6 +89,93 @@ def test_identifiers_are_unique_and_links_lead_somewhere(text: str) -> None:
     links = [attributes["href"] or "" for tag, attributes in tags if tag == "a"]
     assert links
     assert {link[1:] for link in links} <= set(ids)
+
+
+def sums(arrays: Arrays) -> list[tuple[str, str, float | None]]:
+    """A table's rows: one of each part of the toy."""
+    return [("five", "5", arrays.get("numbers/x", [None])[0]), ("sum", "tiny", arrays.get("total/total"))]
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> Study:
+    """The toy, its second entry with a table over both parts."""
+    study = toy_study()
+    table = Table("Sums_", ("what", "paper", "ours"), sums)
+    second = replace(study.entries[1], parts=("numbers", "total"), tables=(table,))
+    aim = Aim("paper", 1.5, "Both", ("numbers", "total"))
+    study = replace(study, entries=(study.entries[0], second), aims=(aim,))
+    monkeypatch.setattr(report, "registry", lambda: {study.key: study})
+    return study
+
+
+def spaced(page: str) -> str:
+    """The words of a page."""
+    return re.sub(r"\s+", " ", Outline(page).text)
+
+
+def test_a_claim_shows_every_scale_and_counts_at_the_largest(toy: Study, tmp_path: Path) -> None:
+    reproduce(toy, "smoke", tmp_path)
+    reproduce(toy, "paper", tmp_path)
+    page = report.build([tmp_path])
+    headings = re.findall(r'<th scope="col">(At [^<]*)</th>', page)
+    assert headings == 3 * ["At paper scale", "At smoke scale"]  # the ledger, then each entry
+    cells = re.findall(r'<td class="found" data-label="([^"]*)">(.*?)</td>', page, flags=re.DOTALL)
+    shown = [(label, "held" if "✓" in cell else "failed" if "✗" in cell else cell) for label, cell in cells[:6]]
+    assert [verdict for label, verdict in shown[:4]] == ["held", "held", "failed", "failed"]
+    assert [label for label, _ in shown] == 3 * ["paper scale", "smoke scale"]
+    assert "needs the paper scale" in shown[5][1]
+    assert "needs the paper scale" not in shown[4][1]
+    assert re.findall(r"<dd>(\d+)</dd></div>", page) == ["1", "2", "0"]
+    assert spaced(page).count("The same at smoke scale") == 2
+
+
+def test_the_first_page_counts_verdicts_by_study(toy: Study, tmp_path: Path) -> None:
+    reproduce(toy, "smoke", tmp_path)
+    header = report.build([tmp_path]).partition("</header>")[0]
+    (row,) = re.findall(r'<tr>\s*(<th scope="row">.*?)</tr>', header, flags=re.DOTALL)
+    cells = re.findall(r">([^<>]+)<", re.sub(r"\s*\n\s*", "", row))
+    assert cells == ["toy2000", "1", "1", "1", "0", "needs the paper scale: 1"]
+
+
+def test_tables_have_headings_for_rows_and_columns(toy: Study, tmp_path: Path) -> None:
+    reproduce(toy, "smoke", tmp_path)
+    page = report.build([tmp_path])
+    (table,) = re.findall(r'<table class="data">(.*?)</table>', page, flags=re.DOTALL)
+    assert "<caption>Sums_" in table
+    assert re.findall(r'<th scope="col">([^<]*)</th>', table) == ["what", "paper", "ours"]
+    assert re.findall(r'<th scope="row">([^<]*)</th>', table) == ["five", "sum"]
+    assert re.findall(r"<td>([^<]*)</td>", table)[::2] == ["5", "tiny"]
+    assert "–" not in table
+
+
+def test_a_table_shows_what_is_there_and_names_what_is_missing(toy: Study, tmp_path: Path) -> None:
+    outcome = reproduce(toy, "smoke", tmp_path)
+    outcome.run.discard("total")
+    outcome.run.write_manifest(["TY-Fig1"], ["TY-Tab1–2"])
+    page = report.build([tmp_path])
+    assert "Parts that are missing: total." in spaced(page)
+    (table,) = re.findall(r'<table class="data">(.*?)</table>', page, flags=re.DOTALL)
+    assert "<td>tiny</td><td>–</td>" in table
+    assert "<td>5</td><td>–</td>" not in table
+
+
+def test_seconds_stand_beside_what_was_aimed_for(toy: Study, tmp_path: Path) -> None:
+    reproduce(toy, "smoke", tmp_path)
+    assert "aimed for" not in spaced(report.build([tmp_path]))
+    reproduce(toy, "paper", tmp_path, only=["Fig1"])
+    page = report.build([tmp_path])
+    assert re.search(r"Both: \S.* min of the 1\.5 min aimed for, parts of it still missing\.", spaced(page))
+    assert page.count("<details open><summary>Seconds by part") == 1
+    (parts, _) = re.findall(r'<table class="data parts">(.*?)</table>', page, flags=re.DOTALL)
+    assert re.findall(r'<th scope="row">([^<]*)</th>', parts) == ["numbers", "all"]
+
+
+def test_of_two_runs_at_one_scale_the_fuller_is_shown(toy: Study, tmp_path: Path) -> None:
+    reproduce(toy, "smoke", tmp_path / "a", only=["Fig1"])
+    reproduce(toy, "smoke", tmp_path / "b")
+    for roots in (["a", "b"], ["b", "a"]):
+        page = report.build([tmp_path / root for root in roots])
+        assert page.count('<article class="entry"') == 2
 
 
 def test_no_results_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from torchtangent.lab.rules import Measured, Rule, number
 from torchtangent.lab.study import Arrays, Scale
@@ -132,9 +132,17 @@ def _finding(
     )
 
 
-def count(findings: Iterable[Finding]) -> dict[Verdict, int]:
+class Judged(Protocol):
+    """What has a verdict."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict."""
+
+
+def count(items: Iterable[Judged]) -> dict[Verdict, int]:
     """How many claims got each verdict."""
-    counts = Counter(finding.verdict for finding in findings)
+    counts = Counter(item.verdict for item in items)
     return {verdict: counts[verdict] for verdict in VERDICTS}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -13,15 +14,17 @@ try:
 except ModuleNotFoundError as error:
     raise SystemExit(f"The lab needs {error.name}: pip install 'torchtangent[lab]'") from error
 
+from torchtangent.lab import ledger
 from torchtangent.lab import report as page
 from torchtangent.lab.claims import Finding, not_run
-from torchtangent.lab.console import ProgressListener, claims_table, entries_table, tally
+from torchtangent.lab.console import ProgressListener, claims_table, entries_table, ledger_table, tally
 from torchtangent.lab.data import ENVIRONMENT
+from torchtangent.lab.ledger import Standing
 from torchtangent.lab.recipes import registry
 from torchtangent.lab.results import find_runs
 from torchtangent.lab.runner import rejudge
 from torchtangent.lab.runner import reproduce as run_study
-from torchtangent.lab.study import SCALES, Study
+from torchtangent.lab.study import SCALES, Scale, Study
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -32,7 +35,7 @@ app = typer.Typer(
     [bold]torchtangent list[/]  shows what there is.
     [bold]torchtangent reproduce --all[/]  runs everything small enough for two cores and a few minutes.
     [bold]torchtangent report[/]  makes one HTML page of the results.
-    [bold]torchtangent claims[/]  prints the verdicts.""",
+    [bold]torchtangent claims[/]  counts the verdicts; with a study, prints them.""",
 )
 
 
@@ -166,26 +169,57 @@ def judge(
 @app.command()
 def claims(
     study: StudyArgument = None,
-    runs: Annotated[Path, typer.Option("--runs", help="The folder that holds all runs.")] = Path("runs"),
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option("--runs", help="A folder with runs; may be given several times. Else runs and results."),
+    ] = None,
     scale: Annotated[ScaleOption | None, typer.Option(help="Only this scale.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for another program.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Every claim as JSON, for another program.")] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="The table as Markdown; of results, unless --runs says otherwise.")
+    ] = False,
+    into: Annotated[
+        Path | None, typer.Option("--into", help="With --markdown: the file in which to replace the table.")
+    ] = None,
 ) -> None:
-    """Print the ledger: every claim, the published value, ours, the verdict."""
-    findings: list[Finding] = []
-    found = list(find_runs(runs)) if runs.exists() else []
-    for item in _studies(study):
-        for name in [scale.value] if scale else SCALES:
-            mine = [run for run in found if (run.study, run.scale) == (item.key, name)]
-            findings += [finding for run in mine for finding in run.read_claims()]
-        if not any(finding.study == item.key for finding in findings):
-            wanted = scale.value if scale else SCALES[0]
-            findings += [not_run(claim, study=item.key, scale=wanted) for claim in item.claims]
-    if as_json:
-        typer.echo(json.dumps([finding.as_json() for finding in findings], indent=2, ensure_ascii=False))
-        return
+    """Print the ledger: how many claims held, did not hold, were not tested, and why.
+
+    With a study, every claim of it: the published value, ours, the verdict, at each scale that tested it. A claim
+    counts with its verdict at the largest scale.
+    """
+    if into is not None and not as_markdown:
+        raise typer.BadParameter("--into needs --markdown")
+    roots = runs or [Path("results")] if as_markdown else runs or [Path("runs"), Path("results")]
+    found = [run for root in roots for run in find_runs(root) if scale is None or run.scale == scale.value]
+    standings = {item.key: ledger.stand(item, found) for item in _studies(study)}
     console = Console()
-    console.print(claims_table(findings))
-    console.print(tally(findings), highlight=False)
+    if as_json:
+        listed = [
+            finding.as_json() for key in standings for finding in _findings(registry()[key], standings[key], scale)
+        ]
+        typer.echo(json.dumps(listed, indent=2, ensure_ascii=False))
+    elif as_markdown:
+        table = ledger.markdown(ledger.summarize(standings))
+        if into is None:
+            typer.echo(table)
+            return
+        try:
+            into.write_text(ledger.put(table, into.read_text(encoding="utf-8")), encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise typer.BadParameter(f"{into}: {error}") from error
+    elif study is not None:
+        console.print(claims_table(standings[study]))
+        console.print(tally(standings[study]), highlight=False)
+    else:
+        console.print(ledger_table(ledger.summarize(standings)))
+        console.print("[bright_black]torchtangent claims STUDY  lists a study's claims[/]", highlight=False)
+
+
+def _findings(study: Study, standings: list[Standing], scale: ScaleOption | None) -> Iterator[Finding]:
+    """What the runs found, claim by claim; a line that says so for a claim that no run knows."""
+    wanted: Scale = scale.value if scale else SCALES[0]
+    for standing in standings:
+        yield from standing.findings.values() or [not_run(standing.claim, study=study.key, scale=wanted)]
 
 
 def main() -> None:

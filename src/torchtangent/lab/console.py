@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from torchtangent.lab.claims import Finding, Verdict, count, show
+from torchtangent.lab.claims import Judged, Verdict, count, show
+from torchtangent.lab.ledger import COLUMNS, Line, Standing
 from torchtangent.lab.results import Record
 from torchtangent.lab.runner import Listener
 from torchtangent.lab.study import Part, Study
@@ -84,21 +85,34 @@ def entries_table(studies: Iterable[Study]) -> Table:
     return table
 
 
-def claims_table(findings: Sequence[Finding]) -> Table:
-    """The ledger."""
-    table = Table(box=None, pad_edge=False, header_style="bright_black", show_lines=False)
-    for column in ("entry", "claim", "published", "measured", "verdict"):
-        table.add_column(column, no_wrap=column == "entry", ratio={"claim": 3, "measured": 2}.get(column))
-    for finding in findings:
-        verdict = f"[{COLORS[finding.verdict]}]{finding.verdict}[/]"
-        if finding.reason:
-            verdict += f" [bright_black]({escape(finding.reason)})[/]"
-        cells = (finding.id, finding.statement, show(finding.published), show(finding.measured))
-        table.add_row(*map(escape, cells), verdict)
+def ledger_table(lines: Iterable[Line]) -> Table:
+    """How many claims of each study have which verdict."""
+    table = Table(box=None, pad_edge=False, header_style="bright_black")
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column in (COLUMNS[0], COLUMNS[-1]) else "right")
+    for line in lines:
+        table.add_row(*map(escape, line.cells))
     return table
 
 
-def tally(findings: Sequence[Finding]) -> str:
+def claims_table(standings: Iterable[Standing]) -> Table:
+    """Every claim, with a line for each scale that tested it."""
+    table = Table(box=None, pad_edge=False, header_style="bright_black", show_lines=False)
+    for column in ("entry", "claim", "published", "scale", "measured", "verdict"):
+        table.add_column(column, no_wrap=column in ("entry", "scale"), ratio={"claim": 3, "measured": 2}.get(column))
+    for standing in standings:
+        claim = standing.claim
+        words = [escape(text) for text in (claim.id, claim.statement, show(claim.published))]
+        for scale, finding in standing.tested.items():
+            verdict = f"[{COLORS[finding.verdict]}]{finding.verdict}[/]"
+            table.add_row(*words, scale, escape(show(finding.measured)), verdict)
+            words = ["", "", ""]
+        if not standing.tested:
+            table.add_row(*words, "–", "–", f"[{COLORS[standing.verdict]}]not tested ({escape(standing.reason)})[/]")
+    return table
+
+
+def tally(items: Sequence[Judged]) -> str:
     """The counts in one line."""
-    parts = [f"[{COLORS[verdict]}]{number} {verdict}[/]" for verdict, number in count(findings).items()]
-    return f"{len(findings)} claims: " + ", ".join(parts)
+    parts = [f"[{COLORS[verdict]}]{number} {verdict}[/]" for verdict, number in count(items).items()]
+    return f"{len(items)} claims: " + ", ".join(parts)

@@ -8,86 +8,124 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jinja2
 from markupsafe import Markup, escape
 
 from torchtangent.lab import style
-from torchtangent.lab.claims import VERDICTS, Finding, Verdict, count, show
+from torchtangent.lab.claims import VERDICTS, Verdict, count, show
+from torchtangent.lab.ledger import LARGEST_FIRST, Line, Standing, stand, summarize
 from torchtangent.lab.recipes import registry
-from torchtangent.lab.results import Run, find_runs
+from torchtangent.lab.results import Record, Run, find_runs
 from torchtangent.lab.rules import number
-from torchtangent.lab.study import Entry, Study, plain
+from torchtangent.lab.study import Aim, Entry, Scale, Study, plain
 
 MARKS: dict[Verdict, str] = {"held": "✓", "did not hold": "✗", "not tested at this scale": "○"}
 SLUGS: dict[Verdict, str] = {"held": "held", "did not hold": "failed", "not tested at this scale": "untested"}
 
 
 @dataclass(frozen=True)
-class Section:
-    """An entry with everything the page says about it."""
+class View:
+    """An entry at one scale: what was run, its plots and tables, and how to make them again.
 
-    entry: Entry
-    anchor: str
+    `waiting` names the parts that are not there; then there are no plots, and tables show what there is.
+    """
+
+    scale: str
     setup: str
     caption: str
-    findings: Sequence[Finding]
     plots: Sequence[str]
+    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]]  # title, columns, rows
+    waiting: Sequence[str]
     seconds: float
     command: str
     config: str
 
 
 @dataclass(frozen=True)
-class Chapter:
-    """A study at one scale."""
+class Section:
+    """An entry with everything the page says about it; views and findings have the largest scale first."""
 
-    study: Study
+    entry: Entry
+    anchor: str
+    standings: Sequence[Standing]
+    views: Sequence[View]
+
+
+@dataclass(frozen=True)
+class Making:
+    """How a study's arrays at one scale were made."""
+
     scale: str
-    sections: Sequence[Section]
-    missing: Sequence[Entry]
-    findings: Sequence[Finding]
+    records: Sequence[Record]
+    aims: Sequence[tuple[Aim, float, bool]]  # the aim, the seconds there are, whether all its parts are there
     provenance: Sequence[tuple[str, str]]
     data: Mapping[str, str]
-    durations: Mapping[str, float]
-
-    @property
-    def counts(self) -> dict[Verdict, int]:
-        """How many claims got each verdict."""
-        return count(self.findings)
-
-    @property
-    def groups(self) -> list[tuple[str, list[Finding]]]:
-        """The findings, entry by entry."""
-        return [(key, list(group)) for key, group in groupby(self.findings, key=lambda finding: finding.id)]
 
     @property
     def seconds(self) -> float:
-        """How long its parts took together, each counted once."""
-        return sum(self.durations.values())
+        """How long all parts took together."""
+        return sum(record.seconds for record in self.records)
+
+    def all(self, field: str) -> str:
+        """The values that a field of the provenance took over the parts."""
+        return ", ".join(value for key, value in self.provenance if key == field)
 
 
-def _section(study: Study, entry: Entry, run: Run, config: Mapping[str, Any]) -> Section:
-    """Draw an entry from its arrays."""
-    arrays = run.load(entry.parts)
-    anchor = f"{study.key}-{run.scale}-{entry.slug}"
+@dataclass(frozen=True)
+class Chapter:
+    """A study at all its scales, the largest first."""
+
+    study: Study
+    line: Line
+    sections: Sequence[Section]
+    missing: Sequence[Entry]
+    makings: Sequence[Making]
+
+    @property
+    def scales(self) -> list[str]:
+        """Where it was run."""
+        return [making.scale for making in self.makings]
+
+    @property
+    def groups(self) -> list[tuple[str, list[Standing]]]:
+        """The claims, entry by entry."""
+        return [(key, list(group)) for key, group in groupby(self.line.standings, key=lambda item: item.claim.id)]
+
+    def has(self, id: str) -> bool:
+        """Whether there is a section for an entry."""
+        return any(section.entry.id == id for section in self.sections)
+
+
+def _view(study: Study, entry: Entry, run: Run) -> View | None:
+    """Draw an entry from its arrays; None if there is nothing to show of it."""
+    config = study.configuration(cast(Scale, run.scale))
+    records = {part: record for part in entry.parts if (record := run.record(part))}
+    whole = len(records) == len(entry.parts) and entry.id in (run.manifest() or {"entries": ()})["entries"]
+    if not whole:  # of tables, show what there is
+        records = {part: record for part, record in records.items() if entry.tables and record.config == config[part]}
+        if not records:
+            return None
+    config |= {part: config[part] | dict(record.config) for part, record in records.items()}
     readable = {part: {key: _readable(value) for key, value in values.items()} for part, values in config.items()}
+    arrays = run.load(list(records))
     plots = []
-    with style.applied():
-        for i, panel in enumerate(entry.panels):
-            plots.append(style.to_svg(panel.draw(arrays), f"{anchor}-{i}", panel.alt))
-    records = [record for part in entry.parts if (record := run.record(part))]
-    return Section(
-        entry=entry,
-        anchor=anchor,
+    if whole:
+        with style.applied():
+            for i, panel in enumerate(entry.panels):
+                name = f"{study.key}-{run.scale}-{entry.slug}-{i}"
+                plots.append(style.to_svg(panel.draw(arrays), name, panel.alt))
+    return View(
+        scale=run.scale,
         setup=entry.setup.format_map(readable),
-        caption=entry.caption.format_map(readable),
-        findings=[finding for finding in run.read_claims() if finding.id == entry.id],
+        caption=entry.caption.format_map(readable) if whole else "",
         plots=plots,
-        seconds=sum(record.seconds for record in records),
+        tables=[(table.title, table.columns, table.cells(arrays)) for table in entry.tables],
+        waiting=[part for part in entry.parts if part not in records],
+        seconds=sum(record.seconds for record in records.values()),
         command=f"torchtangent reproduce {study.key} --scale {run.scale} --only {entry.slug}",
-        config=json.dumps({part: config[part] for part in entry.parts}, indent=2, ensure_ascii=False),
+        config=json.dumps({part: config[part] for part in records}, indent=2, ensure_ascii=False),
     )
 
 
@@ -98,21 +136,35 @@ def _readable(value: Any) -> Any:
     return f"{value:,}" if isinstance(value, int) else value
 
 
-def _chapter(study: Study, run: Run) -> Chapter:
-    """Everything of one run that is whole."""
-    manifest = run.manifest() or {"entries": [], "missing": [entry.id for entry in study.entries]}
-    config = json.loads((run.folder / "config.json").read_text())
-    sections = [_section(study, entry, run, config) for entry in study.entries if entry.id in manifest["entries"]]
+def _making(study: Study, run: Run) -> Making:
     records = [record for part in study.parts if (record := run.record(part.name))]
-    return Chapter(
-        study=study,
+    took = {record.part: record.seconds for record in records}
+    aims = [aim for aim in study.aims if aim.scale == run.scale]
+    return Making(
         scale=run.scale,
-        sections=sections,
-        missing=[entry for entry in study.entries if entry.id in manifest["missing"]],
-        findings=run.read_claims(),
+        records=records,
+        aims=[(aim, sum(took.get(p, 0.0) for p in aim.parts), set(aim.parts) <= set(took)) for aim in aims],
         provenance=_distinct(record.provenance for record in records),
         data={name: value for record in records for name, value in record.data.items()},
-        durations={record.part: record.seconds for record in records},
+    )
+
+
+def _chapter(study: Study, runs: Sequence[Run]) -> Chapter:
+    """Everything of a study's runs, of which there is one for each scale."""
+    standings = stand(study, runs)
+    sections = []
+    for entry in study.entries:
+        views = [view for run in runs if (view := _view(study, entry, run))]
+        if views:
+            mine = [standing for standing in standings if standing.claim.id == entry.id]
+            sections.append(Section(entry, f"{study.key}-{entry.slug}", mine, views))
+    shown = {section.entry.id for section in sections}
+    return Chapter(
+        study=study,
+        line=Line(study.key, standings),
+        sections=sections,
+        missing=[entry for entry in study.entries if entry.id not in shown],
+        makings=[_making(study, run) for run in runs],
     )
 
 
@@ -121,10 +173,23 @@ def _distinct(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
     values: dict[str, dict[str, None]] = {}
     for record in records:
         for key, value in record.items():
-            values.setdefault(key, {})[str(value) if value is not None else "not a git checkout"] = None
+            values.setdefault(key, {})[str(value or "not a git checkout")] = None
     times = sorted(values.pop("finished", {}))
     rows = [(key, ", ".join(found)) for key, found in values.items()]
     return rows + ([("finished", " to ".join(dict.fromkeys((times[0], times[-1]))))] if times else [])
+
+
+def _chosen(runs: Iterable[Run]) -> list[Run]:
+    """One run for each scale, the largest first: where there are several, the one with the most parts."""
+    best: dict[str, Run] = {}
+    for run in runs:
+        if run.scale not in best or _size(run) > _size(best[run.scale]):
+            best[run.scale] = run
+    return [best[scale] for scale in LARGEST_FIRST if scale in best]
+
+
+def _size(run: Run) -> int:
+    return len(list((run.folder / "parts").glob("*.json")))
 
 
 def build(roots: Sequence[Path]) -> str:
@@ -136,7 +201,9 @@ def build(roots: Sequence[Path]) -> str:
     runs = [run for root in roots for run in find_runs(root) if run.study in registry()]
     if not runs:
         raise FileNotFoundError(f"no results in {', '.join(map(str, roots))}: run `torchtangent reproduce` first")
-    chapters = [_chapter(registry()[run.study], run) for run in runs]
+    found = {key: _chosen(run for run in runs if run.study == key) for key in registry()}
+    chapters = [_chapter(registry()[key], mine) for key, mine in found.items() if mine]
+    lines = summarize({key: stand(registry()[key], mine) for key, mine in found.items()})
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("torchtangent.lab"),
         autoescape=True,
@@ -147,7 +214,8 @@ def build(roots: Sequence[Path]) -> str:
     environment.filters.update(show=show, seconds=show_seconds, number=number, tally=count, maths=maths, plain=plain)
     return environment.get_template("report.html").render(
         chapters=chapters,
-        counts=count(finding for chapter in chapters for finding in chapter.findings),
+        lines=lines,
+        counts=count(standing for standing in lines[-1].standings),
         verdicts=VERDICTS,
         marks=MARKS,
         slugs=SLUGS,

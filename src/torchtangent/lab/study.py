@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+
+from torchtangent.lab.rules import number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -83,6 +85,35 @@ class Panel:
 
 
 @dataclass(frozen=True)
+class Table:
+    """A table, made from arrays alone, also where only some of an entry's parts are there.
+
+    Attributes:
+        title: What it shows.
+        columns: Their headings; the first is that of the rows' own names.
+        rows: From arrays to rows: a name, then numbers or text, None where there is nothing to show.
+
+    >>> table = Table("Loss", ("network", "paper", "ours"), lambda arrays: [("MLP", "0.1", arrays.get("p/loss"))])
+    >>> table.cells(Arrays({"p": {"loss": np.array(0.125)}})), table.cells(Arrays({}))
+    ([['MLP', '0.1', '0.125']], [['MLP', '0.1', '–']])
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Callable[[Arrays], Iterable[Sequence[Any]]]
+
+    def cells(self, arrays: Arrays) -> list[list[str]]:
+        """What stands in the table."""
+        found = [[_cell(value) for value in row] for row in self.rows(arrays)]
+        for row in found:
+            if len(row) != len(self.columns):
+                raise ValueError(
+                    f"table {self.title!r} has {len(self.columns)} columns, but the row {row[:1]} has {len(row)} cells"
+                )
+        return found
+
+
+@dataclass(frozen=True)
 class Entry:
     """A figure, table or theorem of a paper, under its identifier in the register.
 
@@ -95,6 +126,7 @@ class Entry:
         panels: Its plots.
         caption: What to see in them.
         notes: Readings and conventions that matter for the verdict.
+        tables: Its tables.
     """
 
     id: str
@@ -105,6 +137,7 @@ class Entry:
     panels: tuple[Panel, ...] = ()
     caption: str = ""
     notes: str = ""
+    tables: tuple[Table, ...] = ()
 
     @property
     def slug(self) -> str:
@@ -113,8 +146,25 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Aim:
+    """How long some parts of a study should take together, at one scale.
+
+    Attributes:
+        scale: The scale it is for.
+        minutes: The aim.
+        what: Whose time it is, in words.
+        parts: The parts that count.
+    """
+
+    scale: Scale
+    minutes: float
+    what: str
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Study:
-    """A paper: its configuration at every scale, its parts, its entries, its claims."""
+    """A paper: its configuration at every scale, its parts, its entries, its claims, how long it should take."""
 
     key: str
     title: str
@@ -123,6 +173,7 @@ class Study:
     parts: Sequence[Part]
     entries: Sequence[Entry]
     claims: Sequence[Claim]
+    aims: Sequence[Aim] = ()
 
     def part(self, name: str) -> Part:
         """The part of that name."""
@@ -156,6 +207,13 @@ class Study:
                 return entry
         known = ", ".join(entry.id for entry in self.entries)
         raise ValueError(f"{self.key} has no entry {wanted!r}. It has: {known}.")
+
+
+def _cell(value: Any) -> str:
+    """A value as a reader wants it; a dash for none."""
+    if value is None:
+        return "–"
+    return value if isinstance(value, str) else number(float(value))
 
 
 def plain(text: str) -> str:

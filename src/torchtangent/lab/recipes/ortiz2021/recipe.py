@@ -7,7 +7,7 @@ from typing import Any
 from torchtangent.lab.recipes.ortiz2021 import deep, directions, eigenfunctions, predictors, rotation, theory
 from torchtangent.lab.recipes.ortiz2021.claims import CLAIMS
 from torchtangent.lab.recipes.ortiz2021.entries import ENTRIES
-from torchtangent.lab.study import Part, Scale, Study
+from torchtangent.lab.study import Aim, Part, Scale, Study
 
 NETWORKS = ("MLP", "LeNet")
 KERNEL = "kernel-ResNet18"
@@ -190,4 +190,5 @@ STUDY = Study(
     parts=PARTS,
     entries=ENTRIES,
     claims=CLAIMS,
+    aims=(Aim("paper", 15.0, "MLP and LeNet", tuple(part.name for part in PARTS if "ResNet18" not in part.name)),),
 )

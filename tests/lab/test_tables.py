@@ -1,0 +1,66 @@
+"""Tables from arrays: what is not there is a dash, and rows fit the columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from torchtangent.lab.recipes.ortiz2021.figures.tables import COLUMNS, table_one
+from torchtangent.lab.study import Arrays, Table
+
+PUBLISHED = {
+    "MLP": {"init": 0.1, "end": 0.2, "test": 0.3},
+    "LeNet": {"init": 0.4, "end": 0.5, "test": 0.6},
+    "ResNet18": {"init": 0.7, "end": 0.8, "test": 0.9},
+}
+MLP = {"energy": np.array([[0.20, 0.9, 0.60], [0.24, 0.9, 0.62]]), "network_test": np.zeros((3, 2, 4))}
+MLP["network_test"][-1, :, -1] = 0.5, 0.51
+RESNET = {"energy_before": np.array(0.22), "energy_after": np.array([0.95, 0.9]), "network_test": np.array([0.1, 0.8])}
+
+
+def ours(parts: dict[str, dict[str, np.ndarray]]) -> dict[tuple[str, str, str], str]:
+    """Our values by network, quantity and reading, with plain spaces."""
+    rows = Table("Table 1", COLUMNS, table_one(PUBLISHED)).cells(Arrays(parts))
+    return {(network, what, how): value.replace("\xa0", " ") for network, what, _, value, how in rows}
+
+
+def test_numbers_are_written_out_and_nothing_is_a_dash() -> None:
+    table = Table("T", ("a", "b", "c"), lambda arrays: [("x", np.float32(0.25), None), ("y", 12, "")])
+    assert table.cells(Arrays({})) == [["x", "0.25", "–"], ["y", "12", ""]]
+
+
+def test_a_row_of_the_wrong_length_is_an_error() -> None:
+    table = Table("Losses", ("a", "b"), lambda arrays: [("x", 1.0), ("y", 1.0, 2.0)])
+    with pytest.raises(ValueError, match=r"'Losses' has 2 columns, but the row .*'y'.* has 3 cells"):
+        table.cells(Arrays({}))
+
+
+def test_table_one_of_one_network_has_dashes_for_the_others() -> None:
+    found = ours({"sizes-MLP": MLP})
+    assert found["MLP", "energy at the start", ""] == "22.0 ± 2.8 %"
+    assert found["MLP", "energy at the end", ""] == "61.0 ± 1.4 %"
+    assert found["MLP", "test accuracy", ""] == "50.5 ± 0.7 %"
+    assert {value for (network, *_), value in found.items() if network != "MLP"} == {"–"}
+
+
+def test_table_one_names_the_readings_of_batch_norm() -> None:
+    found = ours({"table-ResNet18-train": RESNET})
+    assert found["ResNet18", "energy at the start", "initial"] == "22.0 %"
+    assert found["ResNet18", "energy at the end", "batch's in training, running in the kernel"] == "95.0 %"
+    assert found["ResNet18", "energy at the end", "batch's in training, initial in the kernel"] == "90.0 %"
+    assert found["ResNet18", "test accuracy", "batch's in training"] == "80.0 %"
+    assert found["ResNet18", "test accuracy", "initial throughout"] == "–"
+    frozen = ours({"table-ResNet18-frozen": RESNET})
+    assert frozen["ResNet18", "energy at the start", "initial"] == "22.0 %"
+    assert frozen["ResNet18", "energy at the end", "initial throughout"] == "90.0 %"
+    assert frozen["ResNet18", "test accuracy", "batch's in training"] == "–"
+
+
+def test_table_one_has_the_papers_values() -> None:
+    rows = Table("Table 1", COLUMNS, table_one(PUBLISHED)).cells(Arrays({}))
+    assert [row[2].replace("\xa0", " ") for row in rows if row[0] == "LeNet"] == ["40.0 %", "50.0 %", "60.0 %"]
+    assert {row[1]: row[2].replace("\xa0", " ") for row in rows if row[0] == "ResNet18"} == {
+        "energy at the start": "70.0 %",
+        "energy at the end": "80.0 %",
+        "test accuracy": "90.0 %",
+    }
