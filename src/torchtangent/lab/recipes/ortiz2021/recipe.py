@@ -27,6 +27,7 @@ PARTS = (
     *(Part(f"adam-{network}", eigenfunctions.with_adam) for network in NETWORKS),
     *(Part(f"mnist-{network}", eigenfunctions.learning, long=True) for network in NETWORKS),
     *(Part(f"sizes-{network}", rotation.sample_sizes) for network in NETWORKS),
+    *(Part(f"initial-energy-{network}", rotation.initial_energy) for network in NETWORKS),
     *(Part(f"pretrained-{network}", rotation.pretrained) for network in NETWORKS),
     Part(KERNEL, deep.kernel),
     *(Part(name, deep.network, needs=(KERNEL,)) for name in SINGLE),
@@ -80,6 +81,13 @@ def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
             "probed": pick([1, 2, 5, 15], [1, 2, 5, 10, 20, 50, 100, 150, 200], [1, 3]),
             "kernel_samples": pick(256, 12_000, 32),
             "eigenvectors": pick(20, 50, 5),
+        },
+        "initial-energy": {key: training[key] for key in ("data", "side", "width", "seed")}
+        | {
+            "train": pick(256, 12_000, 32),
+            "test": 0,
+            "eigenvectors": pick(20, 50, 5),
+            "seeds": list(range(pick(2, 20, 2))),
         },
         "pretrained": training
         | {"eigenfunction": pick(40, 400, 3), "points": pick([1, 5, 15], [1, 2, 3, 5, 10, 20, 50, 100], [1, 3])},
@@ -166,6 +174,7 @@ def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
         ),
         **both("mnist", learned | mnist),
         **both("sizes", rotated["sizes"]),
+        **both("initial-energy", rotated["initial-energy"]),
         **both("pretrained", rotated["pretrained"]),
         KERNEL: resnet
         | {

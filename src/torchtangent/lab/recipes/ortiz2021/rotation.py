@@ -92,6 +92,17 @@ def _energy(context: Context, setting: Problem, ensemble: Ensemble, y: Float[Ten
     return torch.stack([tt.alignment.energy(K, labels, k=context.config["eigenvectors"]) for K in kernels])
 
 
+def initial_energy(context: Context) -> Mapping[str, Any]:
+    """OJ-Tab1: the energy concentration before training, from many seeds."""
+    config = context.config
+    found = []
+    for seed in context.track(config["seeds"]):
+        setting = problem(context, seed)
+        labels = 2 * cifar2(setting.classes) - 1
+        found.append(float(tt.alignment.energy(setting.kernel(), labels, k=config["eigenvectors"])))
+    return {"energy": np.array(found)}
+
+
 def pretrained(context: Context) -> Mapping[str, Any]:
     """OJ-Fig8, OJ-Fig9: linearizations at points of a network's training, on the task it was trained on.
 

@@ -10,6 +10,7 @@ from torchtangent.lab.study import Entry, Panel, Table
 
 _SIZES = tuple(f"sizes-{network}" for network in NETWORKS)
 _PRETRAINED = tuple(f"pretrained-{network}" for network in NETWORKS)
+_STARTS = tuple(f"initial-energy-{network}" for network in NETWORKS)
 _TABLE = tuple(f"table-ResNet18-{reading}" for reading in ("train", "frozen"))
 _CIFAR2 = (
     "MLP and LeNet with ReLU and flax's initialization on {sizes-MLP[data]}, the classes 0–4 against 5–9; "
@@ -75,7 +76,7 @@ ENTRIES = (
         title="Energy concentration and accuracy on CIFAR2",
         paper="MLP 26.0 → 63.6 %, test 67.6 %; LeNet 25.8 → 83.0 %, 75.0 %; ResNet18 22.7 → 96.7 %, 81.4 %.",
         setup=_CIFAR2 + _KERNEL + _DEEP,
-        parts=(*_SIZES, *_TABLE),
+        parts=(*_SIZES, *_STARTS, *_TABLE),
         panels=(Panel(draw.beside(PUBLISHED), "Bars of the paper's values beside ours."),),
         tables=(Table("Table 1: the paper's values beside ours", COLUMNS, table_one(PUBLISHED)),),
         caption="Energy concentration at the start and at the end of training, and test accuracy.",

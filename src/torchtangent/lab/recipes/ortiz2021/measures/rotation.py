@@ -110,6 +110,16 @@ def table_row(name: str) -> Callable[[Arrays], Measured]:
     return lambda arrays: {network: table(arrays, network)[name] for network in (*networks(arrays, "sizes"), *DEEP)}
 
 
+def energy_over_seeds(network: str) -> Callable[[Arrays], Measured]:
+    """The lowest and the highest energy concentration before training, over seeds."""
+
+    def measure(arrays: Arrays) -> Measured:
+        energy = learned(arrays, network, "energy", "initial-energy")
+        return {"lowest": float(energy.min()), "highest": float(energy.max())}
+
+    return measure
+
+
 def energy_grows(network: str) -> Callable[[Arrays], Measured]:
     """Spearman's correlation of energy concentration, mean over seeds, and epoch."""
 
