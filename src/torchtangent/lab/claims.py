@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from torchtangent.lab.rules import Measured, Rule, number
 from torchtangent.lab.study import Arrays, Scale
@@ -132,17 +132,9 @@ def _finding(
     )
 
 
-class Judged(Protocol):
-    """What has a verdict."""
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict."""
-
-
-def count(items: Iterable[Judged]) -> dict[Verdict, int]:
+def count(verdicts: Iterable[Verdict]) -> dict[Verdict, int]:
     """How many claims got each verdict."""
-    counts = Counter(item.verdict for item in items)
+    counts = Counter(verdicts)
     return {verdict: counts[verdict] for verdict in VERDICTS}
 
 

@@ -134,7 +134,7 @@ def reproduce(
             )
         failed |= bool(outcome.failed)
         findings += outcome.findings
-    console.print(tally(findings), highlight=False)
+    console.print(tally([finding.verdict for finding in findings]), highlight=False)
     console.print(f"[bright_black]torchtangent report {out}  makes the page[/]", highlight=False)
     if failed:
         raise typer.Exit(1)
@@ -163,7 +163,7 @@ def judge(
     for run in (run for root in runs or [Path("runs")] for run in find_runs(root)):
         if run.study in registry():
             findings += rejudge(registry()[run.study], run)
-    Console().print(tally(findings), highlight=False)
+    Console().print(tally([finding.verdict for finding in findings]), highlight=False)
 
 
 @app.command()
@@ -209,7 +209,7 @@ def claims(
             raise typer.BadParameter(f"{into}: {error}") from error
     elif study is not None:
         console.print(claims_table(standings[study]))
-        console.print(tally(standings[study]), highlight=False)
+        console.print(tally([standing.verdict for standing in standings[study]]), highlight=False)
     else:
         console.print(ledger_table(ledger.summarize(standings)))
         console.print("[bright_black]torchtangent claims STUDY  lists a study's claims[/]", highlight=False)

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from torchtangent.lab.claims import Judged, Verdict, count, show
+from torchtangent.lab.claims import Verdict, count, show
 from torchtangent.lab.ledger import COLUMNS, Line, Standing
 from torchtangent.lab.results import Record
 from torchtangent.lab.runner import Listener
@@ -112,7 +112,7 @@ def claims_table(standings: Iterable[Standing]) -> Table:
     return table
 
 
-def tally(items: Sequence[Judged]) -> str:
+def tally(verdicts: Sequence[Verdict]) -> str:
     """The counts in one line."""
-    parts = [f"[{COLORS[verdict]}]{number} {verdict}[/]" for verdict, number in count(items).items()]
-    return f"{len(items)} claims: " + ", ".join(parts)
+    parts = [f"[{COLORS[verdict]}]{number} {verdict}[/]" for verdict, number in count(verdicts).items()]
+    return f"{len(verdicts)} claims: " + ", ".join(parts)

@@ -215,7 +215,7 @@ def build(roots: Sequence[Path]) -> str:
     return environment.get_template("report.html").render(
         chapters=chapters,
         lines=lines,
-        counts=count(standing for standing in lines[-1].standings),
+        counts=count(standing.verdict for standing in lines[-1].standings),
         verdicts=VERDICTS,
         marks=MARKS,
         slugs=SLUGS,
