@@ -51,7 +51,7 @@ def test_findings_survive_json(measured: float | dict[str, float] | None) -> Non
 
 def test_counts_name_every_verdict() -> None:
     findings = [judged(0.5), judged(1.5), not_run(CLAIM, study="xx", scale="smoke")]
-    assert count(finding.verdict for finding in findings) == {"held": 1, "did not hold": 1, "not tested at this scale": 1}
+    assert count(f.verdict for f in findings) == {"held": 1, "did not hold": 1, "not tested at this scale": 1}
     assert count([])["held"] == 0
 
 

@@ -93,8 +93,8 @@ def table(arrays: Arrays, network: str, statistics: str = "running", reading: st
     if network == "ResNet18":
         part = f"table-ResNet18-{reading}"
         after = dict(zip(STATISTICS, arrays[f"{part}/energy_after"].tolist(), strict=True))
-        tested = float(arrays[f"{part}/network_test"][-1])
-        return {"init": float(arrays[f"{part}/energy_before"]), "end": after[statistics], "test": tested}
+        before, tested = arrays[f"{part}/energy_before"], arrays[f"{part}/network_test"][-1]
+        return {"init": float(before), "end": after[statistics], "test": float(tested)}
     energy = learned(arrays, network, "energy", "sizes")
     tested = learned(arrays, network, "network_test", "sizes")[-1, :, -1]
     return {"init": float(energy[:, 0].mean()), "end": float(energy[:, -1].mean()), "test": float(tested.mean())}
