@@ -42,8 +42,23 @@ GEORGE2023 = [
     "TG-FigB.2",
     "TG-Margin",
 ]
-BARATIN2021 = ["TG-Lem6.2.1", "TG-PropB.1.4/6", "TG-erank/Tk/CKA", "TG-Thm6.4.1", "TG-PropB.2.5"]
-GEORGE2022 = ["TG-5-lin", "TG-5-metrics"]
+CHAPTER6_PROVEN = ["TG-Lem6.2.1", "TG-PropB.1.4/6", "TG-erank/Tk/CKA", "TG-Thm6.4.1", "TG-PropB.2.5"]
+BARATIN2021 = [
+    *CHAPTER6_PROVEN,
+    *("TG-Fig6.1", "TG-FigB.4", "TG-Fig6.1-notebook", "TG-lr-claim-disk", "TG-FigB.3", "TG-Fig6.5", "TG-SuperNat-id"),
+    *("TG-Fig6.2", "TG-Fig6.3", "TG-FigB.8", "TG-lr-claim", "TG-FigB.5", "TG-FigB.6", "TG-Fig6.4", "TG-FigB.7"),
+    "TG-Fig6.6",
+]
+CHAPTER5_PROVEN = ["TG-Prop5.4.1", "TG-Eq5.4.7", "TG-Eq5.4.8", "TG-Ex-init", "TG-Ex1"]
+GEORGE2022 = [
+    *("TG-5-lin", "TG-5-metrics", "TG-Fig5.1"),
+    *CHAPTER5_PROVEN,
+    *("TG-Ex2", "TG-Ex3", "TG-FigC.9"),
+    *("TG-5-API", "TG-Cscore", "TG-Fig5.2-topleft", "TG-FigC.4", "TG-FigC.5"),
+    *("TG-Fig5.2-bottomleft", "TG-Fig5.2-right", "TG-FigC.1", "TG-FigC.2", "TG-FigC.3", "TG-FigC.6"),
+    *("TG-Fig5.3-top", "TG-Fig5.3-bottom", "TG-FigC.7", "TG-FigC.8"),
+    *("TG-Fig5.3-top-CelebA", "TG-Fig5.3-bottom-Waterbirds"),
+]
 
 ORTIZ2021 = [
     *("OJ-Eq1", "OJ-Eq3", "OJ-Lem1", "OJ-Thm1"),
@@ -144,7 +159,9 @@ def test_an_entry_is_drawn_and_described(study: Study, entry: Entry, all_runs: P
         *(("george2023", name) for name in ("gaussians", "second-order", "random-layers", "line-kernels")),
         *(("george2023", name) for name in ("min-norm", "increments", "contraction", "generalization")),
         *(("baratin2021", name) for name in ("regression", "random-kernels", "random-balls", "along-training")),
-        *(("george2022", name) for name in ("trajectories", "linearity")),
+        *(("baratin2021", name) for name in ("disk", "disk-rates", "interpolators", "supernat")),
+        *(("george2022", name) for name in ("trajectories", "linearity", "yin-yang-0", "example-2", "plain-2")),
+        *(("george2022", name) for name in ("consistency", "noise-a100-s0", "finetuned-a1-s0")),
         *(("ortiz2021", name) for name in ("norms", "stein", "accuracies")),
     ],
 )
@@ -183,8 +200,8 @@ def test_theorems_on_training_hold_at_any_scale(all_runs: Path) -> None:
     """All that is proven, but not what is fitted or seen during training."""
     proven = {
         "george2023": ("TG-Ridge", "TG-MinNorm", "TG-Eq-perex", "TG-Margin"),
-        "baratin2021": BARATIN2021,
-        "george2022": ("TG-5-lin",),
+        "baratin2021": (*CHAPTER6_PROVEN, "TG-SuperNat-id"),
+        "george2022": ("TG-5-lin", *CHAPTER5_PROVEN),
     }
     seen = ("monte carlo", "first order", "time constant as printed", "along training", "limit", "rate")
     for key, ids in proven.items():

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lab_toy import add_up, draw_numbers, toy_study
 
+from torchtangent.lab.data import DataError
 from torchtangent.lab.results import read_json
 from torchtangent.lab.runner import Context, reproduce
+from torchtangent.lab.study import Part
 
 
 def test_a_second_run_keeps_everything(tmp_path: Path) -> None:
@@ -68,6 +71,19 @@ def test_what_needs_a_failed_part_fails_with_it(tmp_path: Path) -> None:
     outcome = reproduce(toy_study(numbers=broken), "smoke", tmp_path)
     assert list(outcome.failed) == ["numbers", "total"]
     assert "needs numbers" in str(outcome.failed["total"])
+
+
+def test_data_that_only_their_owners_give_are_no_failure(tmp_path: Path) -> None:
+    def absent(context: Context) -> Mapping[str, Any]:
+        raise DataError("photographs.txt belongs into the data folder")
+
+    study = toy_study()
+    asked = replace(study, parts=(Part("numbers", absent, by_hand="Photographs"), study.parts[1]))
+    outcome = reproduce(asked, "smoke", tmp_path, only=["Fig1"])
+    assert (list(outcome.passed_over), outcome.failed, outcome.computed) == (["numbers"], {}, [])
+    assert outcome.findings[0].reason == "needs Photographs"
+    broken = replace(study, parts=(Part("numbers", absent), study.parts[1]))
+    assert list(reproduce(broken, "smoke", tmp_path, only=["Fig1"]).failed) == ["numbers"]
 
 
 def test_only_runs_an_entry_and_what_it_needs(tmp_path: Path) -> None:

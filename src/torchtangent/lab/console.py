@@ -66,6 +66,10 @@ class ProgressListener(Listener):
         text = escape(f"{type(error).__name__}: {error}")
         self._console.print(f"  [red]✗[/] {part.name} [red]{text}[/]", highlight=False)
 
+    def passed_over(self, part: Part, error: Exception) -> None:
+        self._drop()
+        self._console.print(f"  [yellow]–[/] {part.name} [bright_black]{escape(str(error))}[/]", highlight=False)
+
     def _drop(self) -> None:
         if self._task is not None:
             self._progress.remove_task(self._task)

@@ -39,6 +39,9 @@ class Listener:
     def failed(self, part: Part, error: Exception) -> None:
         """A part raised."""
 
+    def passed_over(self, part: Part, error: Exception) -> None:
+        """A part was not run, because data are absent that only their owners give."""
+
 
 @dataclass
 class Context:
@@ -90,6 +93,7 @@ class Outcome:
     computed: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     failed: dict[str, Exception] = field(default_factory=dict)
+    passed_over: dict[str, Exception] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -143,8 +147,8 @@ def reproduce(
         listener: Told about progress.
 
     Returns:
-        What was computed, what was kept, what failed, and the verdicts. A part that fails does not stop
-        the others: those that need it fail with it.
+        What was computed, what was kept, what failed, what was passed over because its data are got by hand, and the
+        verdicts. A part that fails does not stop the others: those that need it fail with it.
     """
     listener = listener or Listener()
     config = study.configuration(scale)
@@ -169,8 +173,12 @@ def reproduce(
             with _threads(scale):
                 record = _compute(context, part_keys(study, config)[part.name])
         except Exception as error:  # one broken part must not cost the others their results
-            outcome.failed[part.name] = error
             run.discard(part.name)
+            if part.by_hand and isinstance(error, datasets.DataError):
+                outcome.passed_over[part.name] = error
+                listener.passed_over(part, error)
+                continue
+            outcome.failed[part.name] = error
             listener.failed(part, error)
             if os.environ.get("TORCHTANGENT_DEBUG"):
                 traceback.print_exception(error)
@@ -239,7 +247,9 @@ def settle(study: Study, run: Run, scale: Scale, keys: Mapping[str, Key]) -> lis
         judged = _judge_entry(study, entry, run, scale, keys)
         (whole if judged is not None else missing).append(entry.id)
         if judged is None:
-            judged = [not_run(claim, study=study.key, scale=scale) for claim in study.claims_of(entry)]
+            by_hand = {study.part(name).by_hand for name in entry.parts} - {""}
+            reason = f"needs {' and '.join(sorted(by_hand))}" if by_hand else "not run"
+            judged = [not_run(claim, study=study.key, scale=scale, reason=reason) for claim in study.claims_of(entry)]
         findings.extend(judged)
     run.write_claims(findings)
     run.write_manifest(whole, missing)

@@ -63,12 +63,14 @@ class Part:
         run: The computation.
         needs: Parts that must be there before; their arrays are `context.arrays(name)`.
         long: Too long for the quick report; runs only when asked for (`--long`).
+        by_hand: The data set, if its owners give it only to those who ask: without its files the part is passed over.
     """
 
     name: str
     run: Callable[[Context], Mapping[str, Any]]
     needs: tuple[str, ...] = ()
     long: bool = False
+    by_hand: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,22 @@
-"""What is run: so far the identities, theorems and measures of chapter 6 and appendix B."""
+"""What is run: the identities and theorems of chapter 6 and appendix B, and the experiments."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torchtangent.lab.recipes.baratin2021 import bounds, descent, spectra
+from torchtangent.lab.recipes.baratin2021 import (
+    bounds,
+    capacity,
+    descent,
+    disk,
+    features,
+    heldout,
+    mixtures,
+    noise,
+    rates,
+    spectra,
+    supernat,
+)
 from torchtangent.lab.recipes.baratin2021.claims import CLAIMS
 from torchtangent.lab.recipes.baratin2021.entries import ENTRIES
 from torchtangent.lab.study import Part, Scale, Study
@@ -17,6 +29,14 @@ PARTS = (
     Part("random-balls", bounds.random_balls),
     Part("along-training", bounds.along_training),
     Part("rescaling", bounds.rescaling),
+    *disk.PARTS,
+    *rates.PARTS,
+    *features.PARTS,
+    *supernat.PARTS,
+    *noise.PARTS,
+    *heldout.PARTS,
+    *mixtures.PARTS,
+    *capacity.PARTS,
 )
 
 
@@ -74,6 +94,14 @@ def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
             "signs": pick(500, 5000, 200),
         },
         "rescaling": {"data": data, "samples": pick(40, 150, 8), "seed": 0, "starts": pick(3, 20, 2)},
+        **disk.configuration(pick),
+        **rates.configuration(pick),
+        **features.configuration(pick),
+        **supernat.configuration(pick),
+        **noise.configuration(pick),
+        **heldout.configuration(pick),
+        **mixtures.configuration(pick),
+        **capacity.configuration(pick),
     }
 
 
@@ -82,7 +110,7 @@ STUDY = Study(
     title="Implicit regularization via neural feature alignment",
     reference=(
         "Aristide Baratin, Thomas George, César Laurent, R Devon Hjelm, Guillaume Lajoie, Pascal Vincent and Simon "
-        "Lacoste-Julien, AISTATS 2021; chapter 6 and appendix B of the thesis. The identities, theorems and measures."
+        "Lacoste-Julien, AISTATS 2021; chapter 6 and appendix B of the thesis."
     ),
     configuration=configuration,
     parts=PARTS,

@@ -1,10 +1,23 @@
-"""What is run: so far the knob α between lazy and rich training (section 5.2 of the thesis)."""
+"""What is run: the knob α between lazy and rich training, a toy, examples that can be solved, and images."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torchtangent.lab.recipes.george2022 import lazy, linearity
+from torchtangent.lab.recipes.george2022 import (
+    closed,
+    consistency,
+    cscores,
+    examples,
+    interface,
+    lazy,
+    linearity,
+    linearized,
+    noise,
+    plain,
+    spurious,
+    toy,
+)
 from torchtangent.lab.recipes.george2022.claims import CLAIMS
 from torchtangent.lab.recipes.george2022.entries import ENTRIES
 from torchtangent.lab.study import Part, Scale, Study
@@ -13,6 +26,16 @@ PARTS = (
     Part("first-step", lazy.first_step),
     Part("trajectories", lazy.trajectories),
     Part("linearity", linearity.linearity),
+    *toy.PARTS,
+    *closed.PARTS,
+    *examples.PARTS,
+    *plain.PARTS,
+    *interface.PARTS,
+    *consistency.PARTS,
+    *cscores.PARTS,
+    *noise.PARTS,
+    *linearized.PARTS,
+    *spurious.PARTS,
 )
 
 
@@ -49,6 +72,16 @@ def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
             "levels": pick(8, 12, 2),
             "most_steps": pick(5000, 200000, 5000),
         },
+        **toy.configuration(pick),
+        **closed.configuration(pick),
+        **examples.configuration(pick),
+        **plain.configuration(pick),
+        **interface.configuration(pick),
+        **consistency.configuration(pick),
+        **cscores.configuration(pick),
+        **noise.configuration(pick),
+        **linearized.configuration(pick),
+        **spurious.configuration(pick),
     }
 
 
@@ -56,8 +89,7 @@ STUDY = Study(
     key="george2022",
     title="Lazy vs hasty: linearization in deep networks impacts learning schedule based on example difficulty",
     reference=(
-        "Thomas George, Guillaume Lajoie and Aristide Baratin, TMLR 2022; chapter 5 of the thesis. The knob between "
-        "lazy and rich training, and the measures of linearity."
+        "Thomas George, Guillaume Lajoie and Aristide Baratin, TMLR 2022; chapter 5 and appendix C of the thesis."
     ),
     configuration=configuration,
     parts=PARTS,

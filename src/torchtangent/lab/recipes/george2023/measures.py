@@ -122,6 +122,12 @@ def line_ratio(arrays: Arrays, name: str = "eigenvalues", init: int = 0) -> floa
     return float(np.median(values[:, 9] / values[:, 0]))
 
 
+def beyond_rank_three(arrays: Arrays) -> Measured:
+    """The fourth or a later eigenvalue relative to the first, of networks whose biases are zero; the largest."""
+    values = arrays["eigenvalues"][2]
+    return float(np.max(np.abs(values[:, 3:]).max(1) / values[:, 0]))
+
+
 def cosine_energy(arrays: Arrays) -> np.ndarray:
     """The energy of every eigenvector at every frequency of the cosine basis: (seeds, frequency, index)."""
     n = len(arrays["x"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,10 +97,14 @@ def line_kernels(context: Context) -> Mapping[str, Any]:
     def default(seed: int) -> nn.Module:
         return seeded(lambda: mlp(widths), seed)
 
-    def kaiming(seed: int) -> nn.Module:
-        return init_kaiming(mlp(widths), torch.Generator().manual_seed(seed), biases=True)
+    def kaiming(seed: int, biases: bool = True) -> nn.Module:
+        return init_kaiming(mlp(widths), torch.Generator().manual_seed(seed), biases=biases)
 
-    inits: dict[str, Callable[[int], nn.Module]] = {"kaiming": kaiming, "default": default}
+    inits: dict[str, Callable[[int], nn.Module]] = {
+        "kaiming": kaiming,
+        "default": default,
+        "kaiming, zero biases": partial(kaiming, biases=False),
+    }
     jobs = [(name, seed) for name in inits for seed in config["seeds"]]
     kernels = []
     for name, seed in context.track(jobs):

@@ -1,5 +1,27 @@
 """What the study should show, and the rules that decide."""
 
-from torchtangent.lab.recipes.baratin2021.claims import bounds, descent, spectra
+from torchtangent.lab.recipes.baratin2021.claims import (
+    bounds,
+    capacity,
+    descent,
+    disk,
+    features,
+    heldout,
+    mixtures,
+    noise,
+    spectra,
+    supernat,
+)
 
-CLAIMS = (*descent.CLAIMS, *spectra.CLAIMS, *bounds.CLAIMS)
+CLAIMS = (
+    *descent.CLAIMS,
+    *spectra.CLAIMS,
+    *bounds.CLAIMS,
+    *disk.CLAIMS,
+    *features.CLAIMS,
+    *supernat.CLAIMS,
+    *noise.CLAIMS,
+    *heldout.CLAIMS,
+    *mixtures.CLAIMS,
+    *capacity.CLAIMS,
+)

@@ -1,5 +1,27 @@
 """The entries: what the study says, what is run here, what to see in the plots."""
 
-from torchtangent.lab.recipes.baratin2021.entries import bounds, descent, spectra
+from torchtangent.lab.recipes.baratin2021.entries import (
+    bounds,
+    capacity,
+    descent,
+    disk,
+    features,
+    heldout,
+    mixtures,
+    noise,
+    spectra,
+    supernat,
+)
 
-ENTRIES = (*descent.ENTRIES, *spectra.ENTRIES, *bounds.ENTRIES)
+ENTRIES = (
+    *descent.ENTRIES,
+    *spectra.ENTRIES,
+    *bounds.ENTRIES,
+    *disk.ENTRIES,
+    *features.ENTRIES,
+    *supernat.ENTRIES,
+    *noise.ENTRIES,
+    *heldout.ENTRIES,
+    *mixtures.ENTRIES,
+    *capacity.ENTRIES,
+)

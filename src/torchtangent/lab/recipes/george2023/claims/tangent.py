@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchtangent.lab.claims import Claim
+from torchtangent.lab.measures import ROUNDING
 from torchtangent.lab.recipes.george2023 import measures as ours
 from torchtangent.lab.rules import AtLeast, AtMost, Near
 
@@ -69,5 +70,14 @@ CLAIMS = (
         published=0.04,
         measure=lambda arrays: ours.line_ratio(arrays, init=1) ** 0.5,
         rule=Near(0.04, 0.25),
+    ),
+    Claim(
+        id="TG-FigB.2",
+        name="zero biases",
+        statement="Biases were not zero: the network would be linear on x > 0, and the kernel of rank 3 at most.",
+        published="not said",
+        measure=ours.beyond_rank_three,
+        rule=AtMost(ROUNDING),
+        note="λ₄/λ₁, Kaiming-normal weights, largest over seeds. x = 0, where no ReLU is on, is the third dimension.",
     ),
 )

@@ -40,9 +40,9 @@ ENTRIES = (
             " and λ₁₀/λ₁ ≈ 4 %."
         ),
         setup=(
-            "6 weight layers, width {line-kernels[width]}, {line-kernels[points]} points, seeds {line-"
-            "kernels[seeds]}; Kaiming-normal weights with PyTorch's default biases, and PyTorch's default"
-            " for both."
+            "6 weight layers, width {line-kernels[width]}, {line-kernels[points]} points, seeds {line-kernels[seeds]}; "
+            "Kaiming-normal weights with PyTorch's default biases, PyTorch's default for both, and Kaiming-normal "
+            "weights with zero biases."
         ),
         parts=("line-kernels",),
         panels=(

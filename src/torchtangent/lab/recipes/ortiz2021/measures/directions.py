@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from torchtangent.lab.recipes.ortiz2021.measures.ranks import spearman
+from torchtangent.lab.measures import spearman
 from torchtangent.lab.recipes.ortiz2021.measures.theory import named
 from torchtangent.lab.rules import Measured
 from torchtangent.lab.study import Arrays

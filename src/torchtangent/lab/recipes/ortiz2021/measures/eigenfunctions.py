@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from torchtangent.lab.recipes.ortiz2021.measures.ranks import spearman
+from torchtangent.lab.measures import spearman
 from torchtangent.lab.rules import Measured
 from torchtangent.lab.study import Arrays
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from torchtangent.lab.measures import spearman
 from torchtangent.lab.recipes.ortiz2021.measures.eigenfunctions import DEEP, epochs_to, learned, networks
-from torchtangent.lab.recipes.ortiz2021.measures.ranks import spearman
 from torchtangent.lab.rules import Measured
 from torchtangent.lab.study import Arrays
 

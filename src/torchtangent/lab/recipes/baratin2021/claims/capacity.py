@@ -1,0 +1,71 @@
+"""What the complexity of training runs should show beside the generalization gap, and the rules that decide."""
+
+from __future__ import annotations
+
+from torchtangent.lab.claims import Claim
+from torchtangent.lab.recipes.baratin2021 import measures_capacity as ours
+from torchtangent.lab.recipes.baratin2021.capacity import SWEEPS
+from torchtangent.lab.rules import AtLeast, AtMost, Each
+from torchtangent.lab.study import Scale
+
+_FULL: tuple[Scale, ...] = ("paper",)
+_RANKS = (
+    "Spearman's correlation over the runs of a seed that came to the goal, mean over seeds; NaN of fewer than three. "
+    "The threshold is ours."
+)
+
+CLAIMS = (
+    *(
+        Claim(
+            id="TG-Fig6.6",
+            name=f"C, {part}",
+            statement=f"C follows the generalization gap ({part}).",
+            published="follows",
+            measure=ours.follows(part),
+            rule=Each({"mean": AtLeast(ours.FOLLOWS)}),
+            note=_RANKS,
+        )
+        for part in SWEEPS
+    ),
+    Claim(
+        id="TG-Fig6.6",
+        name="width",
+        statement="C does not grow with the width.",
+        published="decreasing or flat",
+        measure=ours.with_value("widths"),
+        rule=Each({"mean": AtMost(0.0)}),
+        note="Spearman's correlation of C with the width, over the runs of a seed that came to the goal.",
+    ),
+    Claim(
+        id="TG-Fig6.6",
+        name="random labels",
+        statement="C grows with the share of random labels.",
+        published="increasing",
+        measure=ours.with_value("corruption"),
+        rule=Each({"mean": AtLeast(ours.FOLLOWS)}),
+        note=_RANKS,
+    ),
+    *(
+        Claim(
+            id="TG-Fig6.6",
+            name=f"Neyshabur et al., {part}",
+            statement=f"So does the measure of Neyshabur et al. ({part}).",
+            published="follows",
+            measure=ours.follows(part, ours.THEIRS),
+            rule=Each({"mean": AtLeast(ours.FOLLOWS)}),
+            note=_RANKS,
+        )
+        for part in ("widths", "corruption")
+    ),
+    Claim(
+        id="TG-Fig6.6",
+        name="only these",
+        statement="No other of the compared measures follows the gap.",
+        published=0.0,
+        measure=ours.others_following("widths", "corruption"),
+        rule=AtMost(0.0),
+        scales=_FULL,
+        note="How many do, with width and with random labels alike. Which measures the paper compares is not known to "
+        "us; these are those of the protocol that it cites.",
+    ),
+)
