@@ -186,23 +186,30 @@ class Mixed(nn.Module):
         return self.head(self.rnn(self.norm(self.table(index)))[0].mean(1)) * self.scale
 
 
+@pytest.mark.parametrize("rest", ["block", "diagonal"])
 @pytest.mark.parametrize("method", ["ekfac", "kfac"])
-def test_other_parameters_are_diagonal_or_plain_and_said(method: str) -> None:
+def test_other_parameters_are_blocks_diagonal_or_plain_and_said(method: str, rest: str) -> None:
     model = Mixed().double()
     x, y = torch.randint(0, 6, (N, 5)), torch.randint(0, 3, (N,))
     before = copy.deepcopy(model)
-    opt = METHODS[method](model, LR, EPS)
+    opt = METHODS[method](model, LR, EPS, rest=rest)
     train(model, opt, x, y)
     grads = [
         torch.autograd.grad(F.cross_entropy(before(x[i : i + 1]), y[i : i + 1]), list(before.parameters()))
         for i in range(N)
     ]
+    names = [name for name, _ in before.named_parameters()]
+    J = torch.stack([torch.cat([g[names.index(f"norm.{part}")] for part in ("weight", "bias")]) for g in grads])
+    block = torch.linalg.solve(J.T @ J / N + EPS * torch.eye(8).double(), J.mean(0)).split(4)
     said = dict(line.split(None, 1) for line in opt.explain().splitlines())
     for (name, p), q, *g in zip(before.named_parameters(), model.parameters(), *grads, strict=True):
         J = torch.stack(g)
-        if name in ("table.weight", "norm.weight", "norm.bias"):
+        if name == "table.weight" or (name.startswith("norm") and rest == "diagonal"):
             assert said[name] == "diagonal"
             wanted = J.mean(0) / (J.square().mean(0) + EPS)
+        elif name.startswith("norm"):
+            assert said[name].startswith("exact block, 8 × 8")
+            wanted = dict(zip(("norm.weight", "norm.bias"), block, strict=True))[name]
         elif not name.startswith("head"):
             assert said[name].startswith("plain gradient (no rule for ")
             wanted = J.mean(0)
@@ -237,12 +244,10 @@ def test_batch_norm_and_dropout_in_training_mode() -> None:
     normal = (h - h.mean((0, 2, 3), keepdim=True)) / (h.var((0, 2, 3), correction=0, keepdim=True) + 1e-5).sqrt()
     z = normal * before[1].weight.view(1, 3, 1, 1) + before[1].bias.view(1, 3, 1, 1)
     (d,) = torch.autograd.grad(F.cross_entropy(before[5](before[4](before[3](z.relu()))), y), z)
-    for new, old, J in (
-        (model[1].weight, before[1].weight, N * (d * normal).sum((2, 3))),
-        (model[1].bias, before[1].bias, N * d.sum((2, 3))),
-    ):
-        wanted = LR * J.mean(0) / (J.square().mean(0) + EPS)
-        torch.testing.assert_close(old - new, wanted.detach(), rtol=1e-8, atol=1e-10)
+    J = N * torch.cat([(d * normal).sum((2, 3)), d.sum((2, 3))], 1).detach()
+    wanted = torch.linalg.solve(J.T @ J / N + EPS * torch.eye(6).double(), J.mean(0))
+    moved = torch.cat([before[1].weight - model[1].weight, before[1].bias - model[1].bias])
+    torch.testing.assert_close(moved, LR * wanted, rtol=1e-8, atol=1e-10)
     assert int(model[1].num_batches_tracked) == 1
     assert model.training
 
@@ -387,7 +392,7 @@ def test_moments_that_overflow_skip_the_step() -> None:
     model, y = nn.Linear(4, 3), torch.tensor([0, 1])
     x = torch.full((2, 4), 1e30)
     before = flat(model)
-    with pytest.warns(tt.TangentWarning, match="step skipped, the preconditioned gradient of weight"):
+    with pytest.warns(tt.TangentWarning, match="step skipped, the curvature of weight has NaN"):
         train(model, EKFAC(model, 0.1, EPS), x, y)
     assert torch.equal(flat(model), before)
 
@@ -507,7 +512,7 @@ def test_a_layer_used_twice_has_the_second_moments_of_its_whole_gradient() -> No
         state = opt.state[dict(model.named_parameters())[weight]]
         s = torch.einsum("op,noi,ij->npj", state["left"][0], joined, state["right"][0]).square().mean(0)
         torch.testing.assert_close(state["values"][0], s, rtol=1e-9, atol=1e-14)
-    assert "first.bias    diagonal" in opt.explain()
+    assert "first.bias    exact block, 4 × 4" in opt.explain()
 
 
 class Bypass(nn.Module):

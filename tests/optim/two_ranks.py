@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from torchtangent.optim import EKFAC, KFAC
 def network() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv1d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(12, 5), nn.LayerNorm(5), nn.Linear(5, 3)
+        nn.Conv1d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(12, 5), nn.LayerNorm(5), nn.Tanh(), nn.Linear(5, 3)
     ).double()
 
 
@@ -50,4 +51,8 @@ def work(rank: int, folder: str) -> None:
             model = nn.parallel.DistributedDataParallel(inner)
             found = run(model, inner, method, reduction, slice(16 * rank, 16 * rank + 16))
             torch.save(found, Path(folder) / f"{method}-{reduction}-{rank}.pt")
+    # Whatever holds the group goes first: gloo's threads cannot end while the last holder is taken apart.
+    del model
+    gc.collect()
+    dist.barrier()
     dist.destroy_process_group()

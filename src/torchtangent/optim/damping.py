@@ -1,14 +1,53 @@
-"""What is added to the eigenvalues of a Kronecker product before it is inverted."""
+"""What is added to eigenvalues before they are inverted, and how it adapts."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 DAMPINGS = ("single", "factored", "root")
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """Levenberg–Marquardt damping: it grows where the quadratic model promises too much, and shrinks where it holds.
+
+    Every few steps the closure of `step` is called a second time, for the loss after the step. With ρ the decrease of
+    the loss over the decrease that the model promised, the damping is multiplied by factor^every if ρ > ¾ and divided
+    by it if ρ < ¼ (Martens and Grosse, 2015, section 6.5; momentum counts as zero). The second call sees the same
+    batch again: BatchNorm counts it twice, dropout draws anew.
+
+    Args:
+        start: The first ε.
+        factor: By which the damping shrinks in a step.
+        every: Steps between two looks.
+
+    >>> Adaptive(0.1).change(0.9) < 1 == Adaptive(0.1).change(0.5) < Adaptive(0.1).change(-1.0)
+    True
+    """
+
+    start: float
+    factor: float = 0.95
+    every: int = 5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.factor < 1:
+            raise ValueError(f"Adaptive: factor={self.factor} should be between 0 and 1.")
+        if self.every < 1:
+            raise ValueError(f"Adaptive: every={self.every}, the number of steps between two looks, is at least 1.")
+
+    def change(self, ratio: float) -> float:
+        """By what the damping is multiplied."""
+        return change(ratio, self.factor**self.every)
+
+
+def change(ratio: float, factor: float) -> float:
+    """The factor if the model was good (ρ > ¾), its inverse if it was bad (ρ < ¼, or not a number)."""
+    return factor if ratio > 0.75 else 1.0 if ratio >= 0.25 else 1 / factor
 
 
 def shares(

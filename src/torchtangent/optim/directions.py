@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -9,8 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from torchtangent.jacobians.factors import LayerJacobian, Outer
-from torchtangent.optim.layer import Layer
+from torchtangent.optim.layer import Layer, Passes
 from torchtangent.optim.method import Method, State
 from torchtangent.optim.plan import Plan
 from torchtangent.optim.ranks import Ranks
@@ -22,14 +22,14 @@ class NotFinite(ArithmeticError):
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What one step knows, by parameter.
+    """What one step knows.
 
     Attributes:
-        raw: Mean gradients.
+        raw: Mean gradients by parameter.
         full: The same with weight decay, or the same mapping.
-        seen: Per-sample gradients, factored, one for each backward pass.
-        states: What earlier steps left.
-        dampings: ε.
+        passes: Per-sample gradients by parameter, factored, for each backward pass.
+        states: What earlier steps left, by parameter.
+        dampings: ε, by parameter.
         n: Samples, over all ranks.
         share: The part of them that is on this rank.
         scale: What makes recorded cotangents those of each sample's own loss.
@@ -38,25 +38,25 @@ class Step:
 
     raw: Mapping[str, Tensor]
     full: Mapping[str, Tensor]
-    seen: Mapping[str, list[LayerJacobian]]
+    passes: Passes
     states: Mapping[str, State]
     dampings: Mapping[str, float]
     n: int
     share: float
-    scale: float
+    scale: float | Tensor
     renew: bool
-
-    def outers(self, layer: Layer) -> list[Outer]:
-        """Per-sample gradients of a layer's weight."""
-        return [j for j in self.seen.get(layer.weight, []) if isinstance(j, Outer)]
 
     def due(self, name: str) -> bool:
         """Whether a parameter needs a decomposition, or its like, now."""
         return self.renew or not self.states[name]
 
+    def seen(self, name: str) -> bool:
+        """Whether samples of this step went through a parameter."""
+        return any(name in found for found in self.passes)
+
     def possible(self, name: str, method: Method) -> bool:
         """Whether enough is known to move a parameter: if no sample went through it, it stays."""
-        return name in self.seen or not (method.fresh or self.due(name))
+        return self.seen(name) or not (method.fresh or self.due(name))
 
 
 def directions(plan: Plan, method: Method, step: Step, ranks: Ranks) -> tuple[dict[str, Tensor], dict[str, State]]:
@@ -64,16 +64,16 @@ def directions(plan: Plan, method: Method, step: Step, ranks: Ranks) -> tuple[di
     found = {name: g for name, g in step.full.items() if name in plan.plain}
     states = _renewed(plan, method, step, ranks)
     for layer in plan.layers:
+        key = layer.key
         present = [name for name in layer.names if name in step.full]
-        if not present or not step.possible(layer.weight, method):
+        if not present or not step.possible(key, method):
             continue
-        state = states.get(layer.weight, step.states[layer.weight])
-        raw = layer.join(_filled(layer, step.raw))
-        full = raw if step.full is step.raw else layer.join(_filled(layer, step.full))
-        squares = partial(_rotated, layer, step, ranks)
-        damping = step.dampings[layer.weight]
-        u, states[layer.weight] = method.solve(layer, state, raw, full, damping, squares, step.n)
-        found.update({name: t for name, t in layer.split(u).items() if name in present})
+        raw = layer.join(_filled(layer, step.raw, plan))
+        full = raw if step.full is step.raw else layer.join(_filled(layer, step.full, plan))
+        project = partial(_projected, layer, raw, step, ranks)
+        state = states.get(key, step.states[key])
+        parts, states[key] = method.solve(layer, state, raw, full, step.dampings[key], project, step.n)
+        found.update({name: parts[name] for name in present})
     for name in plan.diagonal:
         if name not in step.full or not step.possible(name, method):
             continue
@@ -87,32 +87,34 @@ def directions(plan: Plan, method: Method, step: Step, ranks: Ranks) -> tuple[di
 
 def _renewed(plan: Plan, method: Method, step: Step, ranks: Ranks) -> dict[str, State]:
     """New decompositions where they are due, divided among the ranks."""
-    tasks = {}
+    moments = {}
     for layer in plan.layers:
-        outers = step.outers(layer)
-        if not outers or not step.due(layer.weight):
-            continue
-        B, A = layer.moments(outers, step.n)
-        B, A = ranks.total(B * step.scale**2), ranks.total(A * step.share)
-        if not bool(torch.isfinite(B.sum() + A.sum())):
-            raise NotFinite(layer.weight)
-        tasks[layer.weight] = partial(method.decompose, layer, B, A, step.dampings[layer.weight])
+        if step.seen(layer.key) and step.due(layer.key):
+            B, A = layer.moments(step.passes, step.n, step.share, step.scale)
+            moments[layer.key] = layer, ranks.total(B), ranks.total(A)
+    if moments:
+        sums = torch.stack([B.sum() + A.sum() for _, B, A in moments.values()])
+        if not bool(torch.isfinite(sums).all()):
+            raise NotFinite(next(name for name, total in zip(moments, sums, strict=True) if not total.isfinite()))
+    tasks = {key: partial(method.decompose, layer, B, A, step.dampings[key]) for key, (layer, B, A) in moments.items()}
     return ranks.divide(tasks, step.full)
 
 
-def _rotated(layer: Layer, step: Step, ranks: Ranks, left: Tensor, right: Tensor) -> Tensor:
-    """The mean of (Uᵀ∇_n)²."""
-    return ranks.total(layer.squares(step.outers(layer), left, right) * (step.scale**2 / step.n))
+def _projected(
+    layer: Layer, raw: Tensor, step: Step, ranks: Ranks, left: Tensor, right: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Uᵀ∇ and the mean of (Uᵀ∇_n)²."""
+    g, squares = layer.project(raw, step.passes, left, right, step.scale / math.sqrt(step.n))
+    return g, ranks.total(squares)
 
 
 def _diagonal(name: str, step: Step, ranks: Ranks) -> Tensor:
     """The mean of ∇_n²."""
-    total = torch.stack([jacobian.square_sum() for jacobian in step.seen[name]]).sum(0)
+    total = torch.stack([seen[name].square_sum() for seen in step.passes if name in seen]).sum(0)
     return ranks.total(total * (step.scale**2 / step.n))
 
 
-def _filled(layer: Layer, grads: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _filled(layer: Layer, grads: Mapping[str, Tensor], plan: Plan) -> dict[str, Tensor]:
     """Zero for a part of a layer that has no gradient."""
     like = next(grads[name] for name in layer.names if name in grads)
-    shapes = zip(layer.names, layer.space.shapes, strict=True)
-    return {name: grads[name] if name in grads else like.new_zeros(shape) for name, shape in shapes}
+    return {name: grads[name] if name in grads else like.new_zeros(plan.shapes[name]) for name in layer.names}

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Unpack, final
 
 from torch import Tensor, nn
 
 from torchtangent.curvature.cotangents import check_choice
-from torchtangent.optim.damping import DAMPINGS, shift
+from torchtangent.optim.damping import DAMPINGS, Adaptive, shift
 from torchtangent.optim.decompose import eigenbasis
 from torchtangent.optim.layer import Layer
-from torchtangent.optim.method import Method, Squares, State
-from torchtangent.optim.preconditioned import Options, Preconditioned
+from torchtangent.optim.method import Method, Project, State
+from torchtangent.optim.options import Options
+from torchtangent.optim.preconditioned import Preconditioned
 
 
 @final
@@ -20,7 +22,7 @@ class EKFAC(Preconditioned):
     """θ ← θ − η U (Uᵀ∇ / (s + ε)), with U the eigenvectors of E[ddᵀ] ⊗ E[aaᵀ] for each layer.
 
     George et al. (2018), *Fast approximate natural gradient descent in a Kronecker-factored eigenbasis*. U is computed
-    every `basis_every` steps; s at every step:
+    every `basis_every` steps, from the samples of that step's batch; s at every step:
 
     - scalings="batch": s = E[(Uᵀ∇_n)²] over the samples of the batch, the best diagonal for this basis;
     - scalings="average" (EKFAC-ra): s ← α s + (1 − α) N (Uᵀ∇)², a running average over mean gradients, which starts at
@@ -29,11 +31,11 @@ class EKFAC(Preconditioned):
     Args:
         model: The network.
         lr: Learning rate η.
-        damping: ε.
+        damping: ε, a number or an `Adaptive`.
         scalings: "batch" or "average".
         decay: α.
         damping_rule: "single", "factored" or "root": what is added to s (see damping.py).
-        options: See `Preconditioned`.
+        options: See `Preconditioned` (params, momentum, weight_decay) and `Settings` (all others).
 
     Example:
         >>> import torch
@@ -54,7 +56,7 @@ class EKFAC(Preconditioned):
         self,
         model: nn.Module,
         lr: float,
-        damping: float,
+        damping: float | Adaptive,
         *,
         scalings: str = "batch",
         decay: float = 0.75,
@@ -79,23 +81,28 @@ class Scalings(Method):
     kind = "EKFAC"
 
     def decompose(self, layer: Layer, B: Tensor, A: Tensor, damping: float) -> State:
-        rows, left = eigenbasis(B, f"cotangents of {layer.weight}")
-        columns, right = eigenbasis(A, f"inputs of {layer.weight}")
+        rows, left = eigenbasis(B, f"cotangents of {layer.key}")
+        columns, right = eigenbasis(A, f"inputs of {layer.key}")
         columns = layer.columns(columns)
         values = rows.unsqueeze(2) * columns.unsqueeze(1)
         return {"left": left, "right": right, "rows": rows, "columns": columns, "values": values}
 
     def solve(
-        self, layer: Layer, state: State, raw: Tensor, full: Tensor, damping: float, squares: Squares, n: int
-    ) -> tuple[Tensor, State]:
-        left, right = state["left"], state["right"]
-        g = layer.apply(raw, left.mT, right)
-        values = self.scale(state["values"], g, lambda: squares(left, right), n)
-        g = g if full is raw else layer.apply(full, left.mT, right)
-        u = g / (values + shift(self.rule, damping, state["rows"], state["columns"]))
-        return layer.apply(u, left, right.mT), {**state, "values": values}
-
-    def scale(self, values: Tensor, raw: Tensor, squares: Squares, n: int) -> Tensor:
+        self, layer: Layer, state: State, raw: Tensor, full: Tensor, damping: float, project: Project, n: int
+    ) -> tuple[dict[str, Tensor], State]:
+        left, right, values = state["left"], state["right"], state["values"]
         if self.fresh:
-            return squares()
-        return self.decay * values + (1 - self.decay) * n * raw.square()
+            g, values = project(left, right)
+        else:
+            g = layer.rotate(raw, left, right)
+            values = self._average(values, g, n)
+        g = g if full is raw else layer.rotate(full, left, right)
+        damped = values + shift(layer.rule(self.rule), damping, state["rows"], state["columns"])
+        return layer.back(g.div_(damped), left, right), {**state, "values": values}
+
+    def scale(self, values: Tensor, raw: Tensor, squares: Callable[[], Tensor], n: int) -> Tensor:
+        return squares() if self.fresh else self._average(values, raw, n)
+
+    def _average(self, values: Tensor, g: Tensor, n: int) -> Tensor:
+        """α s + (1 − α) n g²."""
+        return values.mul(self.decay).addcmul_(g, g, value=(1 - self.decay) * n)

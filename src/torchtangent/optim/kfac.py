@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Unpack, final
 
-import torch
 from torch import Tensor, nn
 
 from torchtangent.curvature.cotangents import check_choice
-from torchtangent.optim.damping import DAMPINGS, shares
+from torchtangent.optim.damping import DAMPINGS, Adaptive, shares
 from torchtangent.optim.decompose import eigenbasis, inverse
 from torchtangent.optim.layer import Layer
-from torchtangent.optim.method import Method, Squares, State
-from torchtangent.optim.preconditioned import Options, Preconditioned
+from torchtangent.optim.matrix import Channels
+from torchtangent.optim.method import Method, Project, State
+from torchtangent.optim.options import Options
+from torchtangent.optim.preconditioned import Preconditioned
 
 
 @final
@@ -27,13 +29,19 @@ class KFAC(Preconditioned):
     Args:
         model: The network.
         lr: Learning rate η.
-        damping: ε.
+        damping: ε, a number or an `Adaptive`.
         damping_rule: "factored", "root" or "single" (see damping.py).
-        options: See `Preconditioned`.
+        options: See `Preconditioned` (params, momentum, weight_decay) and `Settings` (all others).
     """
 
     def __init__(
-        self, model: nn.Module, lr: float, damping: float, *, damping_rule: str = "factored", **options: Unpack[Options]
+        self,
+        model: nn.Module,
+        lr: float,
+        damping: float | Adaptive,
+        *,
+        damping_rule: str = "factored",
+        **options: Unpack[Options],
     ) -> None:
         check_choice("damping_rule", damping_rule, DAMPINGS)
         super().__init__(model, lr, damping, Inverses(damping_rule), **options)
@@ -49,27 +57,32 @@ class Inverses(Method):
     fresh = False
 
     def decompose(self, layer: Layer, B: Tensor, A: Tensor, damping: float) -> State:
-        cotangents, inputs = f"cotangents of {layer.weight}", f"inputs of {layer.weight}"
-        if self.rule == "single":
+        cotangents, inputs = f"cotangents of {layer.key}", f"inputs of {layer.key}"
+        rule = layer.rule(self.rule)
+        if rule == "single":
             rows, left = eigenbasis(B, cotangents)
             columns, right = eigenbasis(A, inputs)
             return {"left": left, "right": right, "values": rows.unsqueeze(2) * layer.columns(columns).unsqueeze(1)}
         # Means of the diagonals are all that the rules need of the eigenvalues.
         rows, columns = B.diagonal(dim1=1, dim2=2), layer.columns(A.diagonal(dim1=1, dim2=2))
-        beta, alpha = shares(self.rule, damping, rows, columns)
-        return {"left": inverse(B, beta, cotangents), "right": inverse(A, alpha, inputs), "alone": 1 / (1 + alpha)}
+        beta, alpha = shares(rule, damping, rows, columns)
+        state = {"left": inverse(B, beta, cotangents), "right": inverse(A, alpha, inputs)}
+        if isinstance(layer, Channels) and layer.weight.bias is not None:
+            state["alone"] = 1 / (1 + alpha)  # the bias: its input factor is the number 1
+        return state
 
     def solve(
-        self, layer: Layer, state: State, raw: Tensor, full: Tensor, damping: float, squares: Squares, n: int
-    ) -> tuple[Tensor, State]:
+        self, layer: Layer, state: State, raw: Tensor, full: Tensor, damping: float, project: Project, n: int
+    ) -> tuple[dict[str, Tensor], State]:
         left, right = state["left"], state["right"]
-        if self.rule == "single":
-            u = layer.apply(full, left.mT, right) / (state["values"] + damping)
-            return layer.apply(u, left, right.mT), state
-        u = layer.apply(full, left, right)
-        if layer.sua and layer.bias is not None:  # the bias stands alone: its input factor is the number 1
-            u = torch.cat([u[:, :, :-1], u[:, :, -1:] * state["alone"].unsqueeze(2)], 2)
-        return u, state
+        if "values" in state:
+            u = layer.rotate(full, left, right).div_(state["values"] + damping)
+            return layer.back(u, left, right), state
+        found = layer.back(full, left, right)
+        if "alone" in state:
+            bias = layer.names[1]
+            found[bias] = (found[bias].view(len(right), -1) * state["alone"]).view(-1)
+        return found, state
 
-    def scale(self, values: Tensor, raw: Tensor, squares: Squares, n: int) -> Tensor:
+    def scale(self, values: Tensor, raw: Tensor, squares: Callable[[], Tensor], n: int) -> Tensor:
         return values

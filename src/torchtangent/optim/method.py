@@ -10,7 +10,7 @@ from torch import Tensor
 from torchtangent.optim.layer import Layer
 
 State = dict[str, Tensor]
-Squares = Callable[..., Tensor]
+Project = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Method(ABC):
@@ -30,14 +30,14 @@ class Method(ABC):
 
     @abstractmethod
     def solve(
-        self, layer: Layer, state: State, raw: Tensor, full: Tensor, damping: float, squares: Squares, n: int
-    ) -> tuple[Tensor, State]:
-        """(F_layer + ε)⁻¹ full and the new state, from n samples.
+        self, layer: Layer, state: State, raw: Tensor, full: Tensor, damping: float, project: Project, n: int
+    ) -> tuple[dict[str, Tensor], State]:
+        """(F_layer + ε)⁻¹ full by parameter and the new state, from n samples.
 
-        `raw` is the gradient without weight decay (the same tensor if there is none), and `squares(left, right)` the
-        mean of squared per-sample gradients in a Kronecker basis.
+        `raw` is the gradient without weight decay (the same tensor if there is none), and `project(left, right)` gives
+        it in a Kronecker basis, together with the mean of squared per-sample gradients there.
         """
 
     @abstractmethod
-    def scale(self, values: Tensor, raw: Tensor, squares: Squares, n: int) -> Tensor:
-        """The eigenvalues to divide by, from the last ones and from what this step knows."""
+    def scale(self, values: Tensor, raw: Tensor, squares: Callable[[], Tensor], n: int) -> Tensor:
+        """The numbers to divide by, from the last ones, the mean gradient and the mean of squared per-sample ones."""

@@ -6,13 +6,18 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from torchtangent.jacobians.factors import LayerJacobian, merge
 from torchtangent.jacobians.rules import RULES, NoRule
-from torchtangent.optim.layer import Layer
+from torchtangent.optim.layer import Layer, Weight
+from torchtangent.optim.matrix import Channels, Matrix
 from torchtangent.optim.recorder import Batch, factors
+from torchtangent.optim.vector import Vector
+
+RESTS = ("block", "diagonal", "plain")
 
 
 @dataclass(eq=False)
@@ -20,11 +25,12 @@ class Plan:
     """Every chosen parameter is in one of three places.
 
     Attributes:
-        layers: Weights (with their biases) that get a Kronecker-factored block.
+        layers: Parameters that get a block: weights of linear maps (with their biases), norm layers.
         diagonal: Parameters that get the diagonal of their block.
         plain: Parameters that keep their gradient, and why.
         modules: The layers to record, by their path.
         homes: For each recorded parameter the (path, attribute) where it stands.
+        shapes: Of all chosen parameters.
     """
 
     layers: list[Layer] = field(default_factory=list)
@@ -32,46 +38,40 @@ class Plan:
     plain: dict[str, str] = field(default_factory=dict)
     modules: dict[str, nn.Module] = field(default_factory=dict)
     homes: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    shapes: dict[str, torch.Size] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: nn.Module, names: Mapping[int, str], *, sua: bool, rest: str) -> Plan:
         """The plan for the parameters of a model that `names` (id → name) knows."""
         plan = cls()
-        places: Counter[int] = Counter()
+        places: Counter[str] = Counter()
         owner: dict[str, nn.Module] = {}
         for path, module in model.named_modules():
             for attribute, p in module._parameters.items():
                 if p is None or id(p) not in names:
                     continue
-                places[id(p)] += 1
                 name = names[id(p)]
+                places[name] += 1
+                plan.shapes[name] = p.shape
                 owner.setdefault(name, module)
                 if type(module) in RULES and attribute in ("weight", "bias"):
                     plan.modules[path] = module
                     plan.homes.setdefault(name, []).append((path, attribute))
-        tied = {name for key, name in names.items() if places[key] > 1}
         for name, module in owner.items():
             home = plan.homes.get(name, [])
-            if len(home) != places[_key(names, name)]:
+            if len(home) != places[name]:
                 plan.plain[name] = f"no rule for {type(module).__name__}"
             elif home[0][1] == "weight" and isinstance(module, nn.Linear | _ConvNd):
-                bias = module._parameters.get("bias")
-                with_bias = bias is not None and id(bias) in names and tied.isdisjoint((name, names[id(bias)]))
-                plan.layers.append(Layer.of(module, name, names[id(bias)] if with_bias else None, sua=sua))
-        joint = {name for layer in plan.layers for name in layer.names}
-        for name in owner:
-            if name in joint or name in plan.plain:
-                continue
-            if rest == "diagonal":
-                plan.diagonal.append(name)
-            else:
-                plan.plain[name] = "rest='plain'"
+                bias = names.get(id(module._parameters.get("bias")))
+                joint = bias is not None and places[name] == places[bias] == 1
+                plan.layers.append(_linear(module, Weight.of(module, name, bias if joint else None), sua=sua))
+        plan._add_rest(owner, places, rest)
         plan._forget_unused()
         return plan
 
     def demote(self, name: str, why: str) -> None:
         """A parameter, with what shares its block, keeps its plain gradient from now on."""
-        names = next((layer.names for layer in self.layers if name in layer.names), [name])
+        names = next((layer.names for layer in self.layers if name in layer.names), (name,))
         self.layers = [layer for layer in self.layers if layer.names != names]
         self.diagonal = [other for other in self.diagonal if other not in names]
         self.plain.update(dict.fromkeys(names, why))
@@ -93,11 +93,9 @@ class Plan:
             except NoRule as why:
                 for name in [name for name, home in self.homes.items() if path in dict(home)]:
                     self.demote(name, f"{path}: {why}")
-        for name, home in self.homes.items():
-            if name in self.plain:
-                continue
+        for name, home in list(self.homes.items()):
             pieces = [use[attribute] for path, attribute in home for use in by_path.get(path, [])]
-            if len({(type(p), getattr(p, "order", ())) for p in pieces}) > 1:
+            if len({(type(p), getattr(p, "order", ()), getattr(p, "groups", 1)) for p in pieces}) > 1:
                 self.demote(name, "tied between layers of different kinds")
             elif pieces:
                 found[name] = merge(pieces)
@@ -105,20 +103,27 @@ class Plan:
 
     def explain(self, kind: str, params: Mapping[str, Tensor]) -> str:
         """One line for each parameter."""
-        said: dict[str, str] = {}
-        for layer in self.layers:
-            G, shape = layer.groups, layer.space.shapes[0]
-            rows = shape[layer.order[0]] // (G if layer.order[0] == 0 else 1)
-            columns = shape.numel() // (G * rows) + (layer.bias is not None)
-            how = f"{kind}, {f'{G} groups of ' if G > 1 else ''}{rows} × {columns}"
-            how += ", taps uncorrelated" if layer.sua else ""
-            said[layer.weight] = how
-            if layer.bias is not None:
-                said[layer.bias] = f"{kind}, last column of {layer.weight}"
+        said = {name: how for layer in self.layers for name, how in layer.explain(kind).items()}
         said.update(dict.fromkeys(self.diagonal, "diagonal"))
         said.update({name: f"plain gradient ({why})" for name, why in self.plain.items()})
         width = max(map(len, params))
         return "\n".join(f"{name:{width}}  {said[name]}" for name in params)
+
+    def _add_rest(self, owner: Mapping[str, nn.Module], places: Mapping[str, int], rest: str) -> None:
+        """What is no matrix of a linear map; the parameters of one norm layer are one block."""
+        joint = {name for layer in self.layers for name in layer.names}
+        blocks: dict[str, list[str]] = {}
+        for name, module in owner.items():
+            if name in joint or name in self.plain:
+                continue
+            if rest == "plain":
+                self.plain[name] = "rest='plain'"
+            elif rest == "diagonal" or isinstance(module, nn.Embedding):  # rows × width is too large for a block
+                self.diagonal.append(name)
+            else:
+                alone = places[name] > 1
+                blocks.setdefault(name if alone else self.homes[name][0][0], []).append(name)
+        self.layers += [Vector.of({name: self.shapes[name] for name in names}) for names in blocks.values()]
 
     def _forget_unused(self) -> None:
         """Layers all of whose parameters are plain need no hooks."""
@@ -127,5 +132,8 @@ class Plan:
         self.modules = {path: module for path, module in self.modules.items() if path in used}
 
 
-def _key(names: Mapping[int, str], name: str) -> int:
-    return next(key for key, own in names.items() if own == name)
+def _linear(module: nn.Module, weight: Weight, *, sua: bool) -> Layer:
+    taps = module.weight[0, 0].numel()  # type: ignore[index]
+    if sua and taps > 1 and isinstance(module, _ConvNd) and not isinstance(module, _ConvTransposeNd):
+        return Channels(weight, taps)
+    return Matrix(weight)

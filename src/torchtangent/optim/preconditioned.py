@@ -1,117 +1,83 @@
-"""What KFAC and EKFAC share as optimizers: the loop of a step, from recorded factors to moved parameters."""
+"""What KFAC and EKFAC share as optimizers: the face of a torch optimizer, and the order of a step."""
 
 from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torchtangent.curvature.cotangents import LIKELIHOODS, check_choice
-from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import TangentWarning
 from torchtangent.jacobians.modes import unwrapped
 from torchtangent.jacobians.select import Params
-from torchtangent.optim.directions import NotFinite, Step, directions
+from torchtangent.optim.amp import Scales, scales
+from torchtangent.optim.attempt import Update, attempt
+from torchtangent.optim.damping import Adaptive, change
+from torchtangent.optim.directions import Step
+from torchtangent.optim.gather import gather
 from torchtangent.optim.groups import as_groups, check_group
 from torchtangent.optim.method import Method, State
+from torchtangent.optim.options import Settings
 from torchtangent.optim.plan import Plan
 from torchtangent.optim.ranks import Ranks
 from torchtangent.optim.recorder import Recorder
-from torchtangent.optim.sampling import checked, sampled_pass
-from torchtangent.optim.update import move, trust
-from torchtangent.optim.witness import Witness, rounding
-
-
-class Options(TypedDict, total=False):
-    """What every preconditioned optimizer takes besides `model`, `lr` and `damping`; see `Preconditioned`."""
-
-    params: Any
-    basis_every: int
-    sua: bool
-    rest: str
-    loss: str
-    curvature: str
-    likelihood: str | None
-    momentum: float
-    weight_decay: float
-    decoupled: bool
-    kl_clip: float | None
-    scaler: Any
-    seed: int
+from torchtangent.optim.sampling import evaluate_sampled
+from torchtangent.optim.update import Slopes, move
 
 
 class Preconditioned(Optimizer):
     """θ ← θ − η (F + ε)⁻¹ ∇ with a block of F for each layer, in `zero_grad(); loss.backward(); step()`.
 
+    Samples are the first axis of the model's input, and of every layer's (a layer that sees n·k rows has k consecutive
+    ones for each of the n samples). Two passes of equally many samples before one backward are two views of the same
+    samples; to accumulate gradients, call backward after each. Gradients that are clipped before `step` are taken as
+    they are.
+
     Args:
         model: The network. Its layers carry hooks until `close()`.
         lr: Learning rate η.
-        damping: ε.
+        damping: ε, a number or an `Adaptive`, for which `step` needs a closure.
         method: What is done with the layers' second moments.
         params: Which parameters: patterns or a predicate (as in `tt.jacobian`), or tensors or groups as in torch.
-        basis_every: Steps between two decompositions.
-        sua: Take the taps of convolutions as uncorrelated: smaller input factors, over channels only.
-        rest: What is no matrix of a linear map (norm layers, embeddings): "diagonal" or "plain" gradient.
-        loss: Whether the loss is a "mean" or a "sum" over samples; the step is the same for both. With gradient
-            accumulation "mean" is the mean over all samples since the last step.
-        curvature: "empirical" (per-sample gradients of the loss) or "sampled" (labels drawn from the model; needs
-            `likelihood`, and `step` a closure).
-        likelihood: "categorical", "bernoulli" or "gaussian", for sampled curvature.
         momentum: μ in m ← μ m + u, θ ← θ − η m.
         weight_decay: ω: ∇ + ωθ is preconditioned, or, if `decoupled`, θ is multiplied by 1 − ηω.
-        kl_clip: κ: the step is shortened to η² uᵀ∇ ≤ κ, about twice the KL divergence that it causes.
-        scaler: The `torch.amp.GradScaler` of the loop, if there is one.
-        seed: Of the sampled labels.
+        settings: See `Settings`.
+
+    Attributes:
+        steps: Steps taken.
+        skipped: Steps not taken, because something was not finite.
     """
+
+    # GradScaler then hands over gradients as they are, with their scale: recorded cotangents have it too.
+    _step_supports_amp_scaling = True
 
     def __init__(
         self,
         model: nn.Module,
         lr: float,
-        damping: float,
+        damping: float | Adaptive,
         method: Method,
         *,
         params: Params | Iterable[Any] = None,
-        basis_every: int = 50,
-        sua: bool = False,
-        rest: str = "diagonal",
-        loss: str = "mean",
-        curvature: str = "empirical",
-        likelihood: str | None = None,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
-        decoupled: bool = False,
-        kl_clip: float | None = None,
-        scaler: Any = None,
-        seed: int = 0,
+        **settings: Any,
     ) -> None:
-        check_choice("rest", rest, ("diagonal", "plain"))
-        check_choice("loss", loss, ("mean", "sum"))
-        check_choice("curvature", curvature, ("empirical", "sampled"))
-        if curvature == "sampled":
-            check_choice("likelihood", str(likelihood), LIKELIHOODS)
-        if basis_every < 1:
-            raise ValueError(f"basis_every={basis_every}: the number of steps between decompositions is at least 1.")
-        if kl_clip is not None and not kl_clip > 0:
-            raise ValueError(f"kl_clip={kl_clip}: it should be positive, or None for no clipping.")
+        self.settings = Settings(**settings)
         self.method, self.ranks = method, Ranks(model)
         self.model = unwrapped(model)
         self.names = {id(p): name for name, p in self.model.named_parameters()}
-        self.basis_every, self.sua, self.rest = basis_every, sua, rest
-        self.loss, self.curvature, self.likelihood, self.seed = loss, curvature, likelihood, seed
-        self.decoupled, self.kl_clip, self.scaler = decoupled, kl_clip, scaler
-        self.steps = 0  # steps taken
-        self.skipped = 0  # steps not taken, because something was not finite
-        self.recorder = Recorder()
-        self.plan = Plan()
-        self._expected: Tensor | None = None  # uᵀ∇ of the last step, scaled as it was taken
+        self.adaptive = damping if isinstance(damping, Adaptive) else None
+        self.steps = self.skipped = 0
+        self.recorder, self.plan = Recorder(), Plan()
+        self._last: tuple[Slopes, Tensor | None] | None = None  # the last step, and by what it was shortened
         self._ready = False
-        defaults = {"lr": lr, "damping": damping, "momentum": momentum, "weight_decay": weight_decay}
+        start = damping.start if isinstance(damping, Adaptive) else damping
+        defaults = {"lr": lr, "damping": start, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(as_groups(self.model, params), defaults)
         self._ready = True
         self._prepare()
@@ -123,9 +89,8 @@ class Preconditioned(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters of the model, with their own `lr`, `damping`, `momentum` or `weight_decay`."""
         super().add_param_group(param_group)
-        group = self.param_groups[-1]
         try:
-            check_group(group, self.names)
+            check_group(self.param_groups[-1], self.names)
         except ValueError:
             self.param_groups.pop()
             raise
@@ -145,21 +110,25 @@ class Preconditioned(Optimizer):
         """How each parameter is preconditioned, one line each."""
         return self.plan.explain(self.method.kind, self._params)
 
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            f"{self.method.kind} cannot be copied or pickled: it lives with the hooks on its model. Make a new one for "
+            "the copied model, and load_state_dict(opt.state_dict())."
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next steps depend on besides parameters and data."""
-        found = super().state_dict()
-        found["progress"] = {"steps": self.steps, "skipped": self.skipped, "plain": dict(self.plan.plain)}
-        return found
+        progress = {"kind": self.method.kind, "steps": self.steps, "skipped": self.skipped}
+        return {**super().state_dict(), "progress": {**progress, "plain": dict(self.plan.plain)}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
-        if "progress" not in state_dict:
-            raise ValueError(
-                f"This is no state of {self.method.kind}: it has no 'progress'. Save it with opt.state_dict()."
-            )
+        kind, progress = self.method.kind, state_dict.get("progress", {})
+        if progress.get("kind") != kind:
+            whose = f"it is one of {progress['kind']}" if progress else "it has no 'progress'"
+            raise ValueError(f"This is no state of {kind}: {whose}. Save it with the state_dict() of a {kind}.")
         super().load_state_dict(state_dict)
-        progress = state_dict["progress"]
-        self.steps, self.skipped = progress["steps"], progress["skipped"]
+        self.steps, self.skipped, self._last = progress["steps"], progress["skipped"], None
         for name, why in progress["plain"].items():
             if name not in self.plan.plain:
                 self.plan.demote(name, why)
@@ -168,8 +137,9 @@ class Preconditioned(Optimizer):
         params = [p for group in self.param_groups for p in group["params"]]
         for key, p in zip(keys, params, strict=True):  # torch rounds states to the dtype of the parameter
             self.state[p].update({k: t.to(p.device, copy=True) for k, t in state_dict["state"].get(key, {}).items()})
-        if self.steps:
-            self.recorder.dismiss()
+        for layer in self.plan.layers:  # what has a state was checked
+            for name in layer.names if self._state_of(layer.key) else ():
+                self.recorder.witness.release(name)
         self.recorder.clear()
         self._schedule()
 
@@ -185,26 +155,29 @@ class Preconditioned(Optimizer):
         """
         if not self.recorder.attached:
             raise RuntimeError(f"This {self.method.kind} was closed: its hooks are gone. Make a new one.")
-        loss = self._evaluate(closure)
-        with torch.no_grad():
-            self._step(loss)
-            self.recorder.clear()
-            self._schedule()
+        if self.adaptive is not None and closure is None:
+            raise ValueError("damping=Adaptive(...) compares the loss before and after a step: call step(closure).")
+        device = next(iter(self._params.values())).device.type
+        with scales(self, self.settings.scaler) as amp:
+            loss = self._evaluate(closure)
+            with torch.no_grad(), torch.autocast(device, enabled=False):
+                moved = self._step(loss, amp)
+                self.recorder.clear()
+                self._schedule()
+            if moved and closure is not None and self.adaptive is not None and self.steps % self.adaptive.every == 0:
+                after = self._evaluate_again(closure)
+                self._multiply_damping(self.adaptive.change(self._ratio(_number(loss), after)))
         return loss
 
     def adapt(self, before: float, after: float, omega: float = 0.95) -> float:
-        """Levenberg–Marquardt: change the damping by how well the last step was predicted; returns the ratio.
+        """Levenberg–Marquardt by hand: change the damping by how well the last step was predicted; returns ρ.
 
-        ρ = (before − after) / (η − η²/2) uᵀ∇ compares the loss on one batch before and after the step with its
-        quadratic model. The damping is multiplied by ω if ρ > ¾ and divided by it if ρ < ¼ (Martens, 2010; momentum
-        counts as zero).
+        ρ compares the loss on one batch before and after the step with its quadratic model; see `Adaptive`.
         """
-        if self._expected is None:
+        if self._last is None:
             raise RuntimeError("adapt() compares the loss before and after a step: call it after step().")
-        ratio = float((before - after) / self._expected)
-        factor = omega if ratio > 0.75 else 1 if ratio >= 0.25 else 1 / omega
-        for group in self.param_groups:
-            group["damping"] *= factor
+        ratio = self._ratio(before, after)
+        self._multiply_damping(change(ratio, omega))
         return ratio
 
     # A step, in the order in which things happen.
@@ -215,139 +188,113 @@ class Preconditioned(Optimizer):
         self._group = {self.names[id(p)]: group for group in self.param_groups for p in group["params"]}
         self._params = {name: p for name, p in self.model.named_parameters() if id(p) in chosen}
         names = {key: name for key, name in self.names.items() if key in chosen}
-        self.plan = Plan.of(self.model, names, sua=self.sua, rest=self.rest)
+        before = {layer.key: layer.names for layer in self.plan.layers}
+        self.plan = Plan.of(self.model, names, sua=self.settings.sua, rest=self.settings.rest)
+        for layer in self.plan.layers:
+            if before.get(layer.key, layer.names) != layer.names:  # its block has grown
+                state = self.state[self._params[layer.key]]
+                for key in set(state) - {"momentum"}:
+                    del state[key]
         self.recorder.attach(self.model, self.plan.modules, {name: self._params[name] for name in self.plan.homes})
         self._schedule()
 
     def _evaluate(self, closure: Callable[[], Any] | None) -> Any:
-        if self.curvature == "empirical":
-            if closure is None:
-                return None
-            with torch.enable_grad():
-                found = closure()
-            return found[0] if isinstance(found, tuple) else found
+        """Gradients in place and cotangents recorded; the loss, if a closure tells it."""
         with torch.enable_grad():
-            loss, outputs = checked(closure)
-            self.recorder.clear()
-            grads = sampled_pass(
-                outputs, list(self._params.values()), str(self.likelihood), self.seed + self.steps + self.skipped
-            )
-            if self.recorder.witness is not None:  # what the loss sends back is not what was recorded
-                self.recorder.witness.close()
-                self.recorder.witness.total = {k: g for k, g in zip(self._params, grads, strict=True) if g is not None}
-            wanted, self.recorder.wanted = self.recorder.wanted, frozenset()
-            try:
-                loss.backward()
-            finally:
-                self.recorder.wanted = wanted
-        return loss
+            if self.settings.curvature == "sampled":
+                seed = self.settings.seed + self.steps + self.skipped
+                return evaluate_sampled(closure, self.recorder, self._params, str(self.settings.likelihood), seed)
+            found = None if closure is None else closure()
+        return found[0] if isinstance(found, tuple) else found
 
-    def _step(self, loss: Any) -> None:
-        n = self.recorder.samples
-        grads = {name: _readable(p.grad) for name, p in self._params.items() if p.grad is not None}
+    def _evaluate_again(self, closure: Callable[[], Any]) -> float:
+        """The loss after a step; the gradients stay those of before."""
+        kept = {name: p.grad for name, p in self._params.items()}
+        for p in self._params.values():
+            p.grad = None
+        try:
+            with torch.set_grad_enabled(self.settings.curvature == "empirical"):  # where the closure calls backward
+                found = closure()
+        finally:
+            self.recorder.clear()
+            for name, p in self._params.items():
+                p.grad = kept[name]
+        return _number(found[0] if isinstance(found, tuple) else found)
+
+    def _step(self, loss: Any, amp: Scales) -> bool:
+        """Whether the parameters moved."""
+        grads = {name: amp.readable(p.grad) for name, p in self._params.items() if p.grad is not None}
         if not grads:
-            return
-        bad = _not_finite([*grads.items(), *([("loss", loss)] if isinstance(loss, Tensor) else [])])
-        if bad:
-            return self._skip(f"the {'loss' if bad == 'loss' else f'gradient of {bad}'} has NaN or infinity")
-        if n == 0 and (self.plan.modules or self.loss == "sum"):
+            return False
+        n = self.recorder.samples
+        if n == 0 and (self.plan.modules or self.settings.loss == "sum"):
             raise RuntimeError(
                 f"{self.method.kind} saw no backward pass through the model since the last step, yet there are "
-                "gradients. Call the model that it was made with (no compiled or replicated copy), and backward after "
-                "zero_grad()."
+                "gradients. Call the model that it was made with (no copy; one that was compiled and called before the "
+                "optimizer was made does not know its hooks), and backward after zero_grad()."
             )
         n = max(n, 1)  # nothing was to be recorded
         total = self.ranks.count(n, next(iter(grads.values())))
-        if self.loss == "sum":  # DistributedDataParallel has already divided by the number of ranks
+        if self.settings.loss == "sum":  # DistributedDataParallel has already divided by the number of ranks
             grads = {name: g * (self.ranks.size / total) for name, g in grads.items()}
-        seen = self._per_sample(grads)
         full = grads
-        if not self.decoupled and any(group["weight_decay"] for group in self.param_groups):
+        if not self.settings.decoupled and any(group["weight_decay"] for group in self.param_groups):
             full = {k: g.add(self._params[k], alpha=self._group[k]["weight_decay"]) for k, g in grads.items()}
+        per_sample = n if self.settings.loss == "mean" else 1
         step = Step(
-            grads,
-            full,
-            seen,
-            {name: self._state_of(name) for name in self.plan.homes},
-            {name: group["damping"] for name, group in self._group.items()},
-            total,
-            n / total,
-            self._cotangent_scale(n),
-            self.steps % self.basis_every == 0,
+            raw=grads,
+            full=full,
+            passes=gather(self.plan, self.recorder, grads),
+            states={name: self._state_of(name) for name in self.plan.homes},
+            dampings={name: group["damping"] for name, group in self._group.items()},
+            n=total,
+            share=n / total,
+            scale=1.0 if self.settings.curvature == "sampled" else per_sample / amp.cotangents,
+            renew=self.steps % self.settings.basis_every == 0,
         )
-        try:
-            found, states = directions(self.plan, self.method, step, self.ranks)
-            bad = _not_finite([*found.items(), *((k, s["values"]) for k, s in states.items() if "values" in s)])
-        except NotFinite as error:
-            bad = str(error)
-        if bad:
-            return self._skip(f"the preconditioned gradient of {bad} has NaN or infinity")
-        self._move(found, states, grads)
-        self.steps += 1
+        update = attempt(self.plan, self.method, step, self.ranks, self._group, loss)
+        if isinstance(update, str):
+            return self._skip(update, amp)
+        self._write(update)
+        return True
 
-    def _per_sample(self, grads: Mapping[str, Tensor]) -> dict[str, list[LayerJacobian]]:
-        """Factored per-sample gradients by parameter, a list over backward passes, up to one common factor."""
-        seen: dict[str, list[LayerJacobian]] = {}
-        before = set(self.plan.plain)
-        batches = [self.plan.jacobians(batch) for batch in self.recorder.batches]
-        for batch in batches:
-            for name, jacobian in batch.items():
-                seen.setdefault(name, []).append(jacobian)
-        for name in self.plan.homes:
-            missing = (
-                name in grads and name not in seen and not self.plan.paths([name]).isdisjoint(self.recorder.wanted)
-            )
-            if missing and bool(grads[name].any()):
-                path = self.plan.homes[name][0][0]
-                raise RuntimeError(
-                    f"{name} has a gradient, but the input of its layer '{path}' was never seen: the model uses the "
-                    "weight without calling the layer. Call the layer, or leave the parameter to another optimizer "
-                    "with params=."
-                )
-        if self.recorder.witness is not None:
-            self._verify(self.recorder.witness, seen)
-            self.recorder.dismiss()
-        for name in self.plan.plain.keys() - before:
-            warnings.warn(f"{name} keeps its plain gradient: {self.plan.plain[name]}.", TangentWarning, stacklevel=4)
-        return {name: jacobians for name, jacobians in seen.items() if name not in self.plan.plain}
-
-    def _verify(self, witness: Witness, seen: Mapping[str, list[LayerJacobian]]) -> None:
-        """On the first step: do the factors add up to the gradient?"""
-        uses = [use for batch in self.recorder.batches for each in batch.uses.values() for use in each]
-        allowed = rounding({use.d.dtype for use in uses} | {p.dtype for p in self._params.values()})
-        for name, jacobians in seen.items():
-            if name in self.plan.homes and witness.denies(name, jacobians, allowed):
-                self.plan.demote(name, "what its layer recorded is not its whole gradient")
-
-    def _move(self, found: Mapping[str, Tensor], states: Mapping[str, State], raw: Mapping[str, Tensor]) -> None:
-        """Write states and parameters."""
-        curved = {name: u for name, u in found.items() if name not in self.plan.plain}
-        rates = {name: float(self._group[name]["lr"]) for name in curved}
-        shrink, self._expected = trust(curved, raw, rates, self.kl_clip)
-        for name, state in states.items():
+    def _write(self, update: Update) -> None:
+        """New states and parameters."""
+        found, clip = update.found, self.settings.kl_clip
+        shrink = None if clip is None else update.slopes.shrink(clip)
+        if shrink is not None:
+            found = {name: u * shrink for name, u in found.items()}
+        for name, state in update.states.items():
             self.state[self._params[name]].update(state)
-        for name, u in found.items():
-            p = self._params[name]
-            u = u if shrink is None else u * shrink
-            move(p, u.to(p.dtype), self._group[name], self.state[p], decoupled=self.decoupled)
+        states = {name: self.state[self._params[name]] for name in found}
+        move(self._params, found, self._group, states, decoupled=self.settings.decoupled)
+        self._last = update.slopes, shrink
+        self.steps += 1
 
     # Small things.
 
-    def _skip(self, why: str) -> None:
+    def _skip(self, what: str, amp: Scales) -> bool:
         self.skipped += 1
-        self._expected = None
-        warnings.warn(
-            f"{self.method.kind}: step skipped, {why} (skipped so far: {self.skipped}). Parameters are as before.",
-            TangentWarning,
-            stacklevel=5,
-        )
+        self._last = None
+        if not amp.searching:  # a GradScaler that looks for its scale overflows now and then
+            warnings.warn(
+                f"{self.method.kind}: step skipped, {what} has NaN or infinity (skipped so far: {self.skipped}). "
+                "Parameters are as before.",
+                TangentWarning,
+                stacklevel=5,
+            )
+        return False
 
-    def _cotangent_scale(self, n: int) -> float:
-        """What makes recorded cotangents those of each sample's own loss."""
-        if self.curvature == "sampled":
-            return 1.0
-        amp = float(self.scaler.get_scale()) if self.scaler is not None else 1.0
-        return (n if self.loss == "mean" else 1) / amp
+    def _ratio(self, before: float, after: float) -> float:
+        """ρ = (before − after) / promise."""
+        assert self._last is not None
+        slopes, shrink = self._last
+        promise = slopes.promise(shrink)
+        return (before - after) / promise if promise else 1.0  # nothing promised, nothing broken
+
+    def _multiply_damping(self, factor: float) -> None:
+        for group in self.param_groups:
+            group["damping"] *= factor
 
     def _state_of(self, name: str) -> State:
         state = self.state.get(self._params[name], {})
@@ -355,22 +302,12 @@ class Preconditioned(Optimizer):
 
     def _schedule(self) -> None:
         """Which layers the next backward pass has to record."""
-        if self.method.fresh or self.steps % self.basis_every == 0:
+        if self.method.fresh or self.steps % self.settings.basis_every == 0:
             self.recorder.wanted = frozenset(self.plan.modules)
             return
-        names = [layer.weight for layer in self.plan.layers] + self.plan.diagonal
+        names = [layer.key for layer in self.plan.layers] + self.plan.diagonal
         self.recorder.wanted = frozenset(self.plan.paths([name for name in names if not self._state_of(name)]))
 
 
-def _not_finite(tensors: Sequence[tuple[str, Tensor]]) -> str | None:
-    """The name of a tensor with NaN or infinity; one transfer from the device if there is none."""
-    finite = [torch.isfinite(t).all() for _, t in tensors]
-    if bool(torch.stack(finite).all()):
-        return None
-    return next(name for (name, _), fine in zip(tensors, finite, strict=True) if not bool(fine))
-
-
-def _readable(grad: Tensor) -> Tensor:
-    """Dense, and never below float32."""
-    grad = grad.to_dense() if grad.is_sparse else grad
-    return grad.float() if grad.dtype in (torch.float16, torch.bfloat16) else grad
+def _number(loss: Any) -> float:
+    return float(loss.detach() if isinstance(loss, Tensor) else loss)

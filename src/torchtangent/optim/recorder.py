@@ -21,10 +21,11 @@ from torchtangent.optim.witness import Witness
 
 
 class Use(NamedTuple):
-    """One call of a layer: its input and the cotangent of its output."""
+    """One call of a layer: its input, the cotangent of its output, and whether the layer was in training mode."""
 
     x: Tensor
     d: Tensor
+    training: bool
 
 
 @dataclass(eq=False)
@@ -45,7 +46,7 @@ class Recorder:
     def __init__(self) -> None:
         self.wanted: Set[str] = frozenset()  # paths of the layers to record
         self.batches: list[Batch] = []  # backward passes since the last `clear`
-        self.witness: Witness | None = None  # until the factors were checked once
+        self.witness = Witness({})  # of parameters whose factors were not checked yet
         self._params: list[Tensor] = []
         self._current: Batch | None = None
         self._handles: list[RemovableHandle] = []
@@ -75,57 +76,69 @@ class Recorder:
 
     def clear(self) -> None:
         """Forget all backward passes; one that has not begun yet will still be recorded."""
+        for batch in self.batches:  # a graph that is still alive knows its batch
+            batch.uses.clear()
+        if self._current in self.batches:
+            self._current = None
         self.batches = []
-        if self.witness is not None:
-            self.witness.clear()
+        self.witness.clear()
 
     def close(self) -> None:
         """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self.dismiss()
+        self.witness.close()
         self.clear()
 
-    def dismiss(self) -> None:
-        """The factors were checked."""
-        if self.witness is not None:
-            self.witness.close()
-            self.witness = None
-
+    @torch.compiler.disable
     def _begin(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model is called: passes that meet in one backward pass over the same samples are one batch."""
         if not torch.is_grad_enabled():
             return
-        if self.batches and all(p.grad is None for p in self._params):
-            self.clear()  # gradients were thrown away, by model.zero_grad() for instance
+        if self.batches and self._thrown_away():
+            self.clear()
         found = leaves(args) + leaves(kwargs)
         if found:
             self._open(len(found[0]))
 
+    def _thrown_away(self) -> bool:
+        """Whether someone else cleared the gradients of what was recorded, `model.zero_grad()` for instance."""
+        grads = [p.grad for p in self._params if p.grad is not None]
+        return not any(g.is_sparse or bool(g.any()) for g in grads)  # mostly the first one tells
+
     def _open(self, samples: int) -> Batch:
         now = self._current
-        if now is None or now.uses or now.samples != samples:
+        if now is None or now in self.batches or now.samples != samples:
             now = self._current = Batch(samples)
         return now
 
-    def _seen(self, path: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], y: Any) -> None:
+    @torch.compiler.disable
+    def _seen(self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], y: Any) -> None:
         x = args[0] if args else kwargs.get("input")
         if not (isinstance(y, Tensor) and y.requires_grad and isinstance(x, Tensor) and x.dim() and self._handles):
             return
         batch = self._current
-        if batch is None or (batch.uses and batch not in self.batches):
+        if batch is None or (batch in self.batches and not _in_backward()):
             # Only a part of the model was called: the first layer's input tells the number of samples.
             batch = self._open(len(x))
-        x = x.detach()
+        x, training = x.detach(), module.training
 
         def arrived(d: Tensor) -> None:
+            if not self.attached:
+                return
             if batch not in self.batches:
                 self.batches.append(batch)
             if path in self.wanted:
-                batch.uses[path].append(Use(x, d.detach()))
+                # d itself where it has no graph: autograd then knows that it may not be written over.
+                batch.uses[path].append(Use(x, d.detach() if d.requires_grad else d, training))
 
         y.register_hook(arrived)
+
+
+def _in_backward() -> bool:
+    """Whether a layer is called by the backward pass: a checkpoint, which computes again what it did not keep."""
+    return torch._C._current_graph_task_id() != -1
 
 
 def factors(module: nn.Module, use: Use, n: int) -> dict[str, LayerJacobian]:
@@ -133,20 +146,20 @@ def factors(module: nn.Module, use: Use, n: int) -> dict[str, LayerJacobian]:
     rows = len(use.d)
     if len(use.x) != rows or rows == 0 or rows % n:
         raise NoRule(f"it saw {len(use.x)} rows for {n} samples")
-    found = RULES[type(module)](_as_it_was(module, use.x), _wide(use.x), _wide(use.d).unsqueeze(1))
+    found = RULES[type(module)](_as_it_was(module, use), _wide(use.x), _wide(use.d).unsqueeze(1))
     return found if rows == n else {name: jacobian.regroup(n) for name, jacobian in found.items()}
 
 
-def _as_it_was(module: nn.Module, x: Tensor) -> nn.Module:
+def _as_it_was(module: nn.Module, use: Use) -> nn.Module:
     """The layer as a function of its parameters: in training mode a norm takes its statistics from the batch."""
+    own = use.training or getattr(module, "running_mean", None) is None
     if isinstance(module, _InstanceNorm):
-        own = module.training or module.running_mean is None
         return type(module)(module.num_features, eps=module.eps) if own else module
-    if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
-        x = _wide(x)
+    if isinstance(module, _BatchNorm) and own:
+        x = _wide(use.x)
         frozen = type(module)(module.num_features, eps=module.eps, affine=False)
         axes = [axis for axis in range(x.dim()) if axis != 1]
-        frozen.running_mean, frozen.running_var = x.mean(axes), x.var(axes, correction=0)
+        frozen.running_var, frozen.running_mean = torch.var_mean(x, axes, correction=0)
         return frozen
     return module
 

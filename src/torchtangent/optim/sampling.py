@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchtangent.curvature.cotangents import Cotangents
+from torchtangent.optim.recorder import Recorder
 
 
-def checked(closure: Callable[[], Any] | None) -> tuple[Tensor, Tensor]:
+def evaluate_sampled(
+    closure: Callable[[], Any] | None, recorder: Recorder, params: Mapping[str, Tensor], likelihood: str, seed: int
+) -> Tensor:
+    """The loss; its gradients are in place, and the recorder has the cotangents of drawn labels."""
+    loss, outputs = _checked(closure)
+    recorder.clear()
+    grads = _pull_back(outputs, params, likelihood, seed)
+    wanted, recorder.wanted = recorder.wanted, frozenset()
+    try:
+        loss.backward()
+    finally:
+        recorder.wanted = wanted
+    # What the loss sends back is not what was recorded.
+    recorder.witness.total = {name: g for name, g in grads.items() if name in recorder.witness}
+    return loss
+
+
+def _checked(closure: Callable[[], Any] | None) -> tuple[Tensor, Tensor]:
     """What the closure gives, if it is (loss, outputs)."""
     if closure is None:
         raise ValueError(
@@ -28,14 +46,15 @@ def checked(closure: Callable[[], Any] | None) -> tuple[Tensor, Tensor]:
     return found
 
 
-def sampled_pass(outputs: Tensor, params: Sequence[Tensor], likelihood: str, seed: int) -> Sequence[Tensor | None]:
-    """Pull back ∇_f(−log p) at drawn labels through the graph, which stays; the gradients that it gives."""
+def _pull_back(outputs: Tensor, params: Mapping[str, Tensor], likelihood: str, seed: int) -> dict[str, Tensor]:
+    """Gradients of ∇_f(−log p) at drawn labels; the graph stays."""
     f = outputs if outputs.dim() > 1 else outputs.unsqueeze(1)
     u = Cotangents(likelihood, "sampled", seed=seed).start()(f.detach(), None)[0]
     try:
-        return torch.autograd.grad(f, list(params), u, retain_graph=True, allow_unused=True)
+        found = torch.autograd.grad(f, list(params.values()), u, retain_graph=True, allow_unused=True)
     except RuntimeError as error:
         raise RuntimeError(
             "The outputs cannot be differentiated again. With curvature='sampled' the closure must not call backward: "
             "step() does."
         ) from error
+    return {name: g for name, g in zip(params, found, strict=True) if g is not None}

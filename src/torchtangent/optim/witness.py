@@ -7,7 +7,6 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
 
 from torchtangent.jacobians.factors import LayerJacobian, Outer
 
@@ -19,25 +18,31 @@ class Witness:
 
     def __init__(self, params: Mapping[str, Tensor]) -> None:
         self.total: dict[str, Tensor] = {}
-        self._handles: list[RemovableHandle] = []
-        for name, p in params.items():
-            self._handles.append(p.register_hook(partial(self._add, name)))
+        self._handles = {name: p.register_hook(partial(self._add, name)) for name, p in params.items()}
 
     def _add(self, name: str, grad: Tensor) -> None:
         grad = grad.detach()
         grad = grad.to_dense() if grad.is_sparse else grad
         self.total[name] = self.total[name] + grad if name in self.total else grad.clone()
 
+    def __contains__(self, name: str) -> bool:
+        """Whether a parameter is still watched."""
+        return name in self._handles
+
     def clear(self) -> None:
         """Forget what was seen."""
         self.total = {}
 
+    def release(self, name: str) -> None:
+        """A parameter was checked: once is enough."""
+        if name in self._handles:
+            self._handles.pop(name).remove()
+        self.total.pop(name, None)
+
     def close(self) -> None:
-        """Remove the hooks."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        self.clear()
+        """Remove all hooks."""
+        for name in list(self._handles):
+            self.release(name)
 
     def denies(self, name: str, jacobians: Sequence[LayerJacobian], rounding: float) -> bool:
         """Whether Σ_n J_n differs from the gradient by more than the rounding of its terms."""

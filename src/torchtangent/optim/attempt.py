@@ -1,0 +1,58 @@
+"""A step up to the point where anything is written: an update, or what is not finite in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtangent.optim.directions import NotFinite, Step, directions
+from torchtangent.optim.method import Method, State
+from torchtangent.optim.plan import Plan
+from torchtangent.optim.ranks import Ranks
+from torchtangent.optim.update import Groups, Slopes, square
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """Preconditioned gradients, the states that belong to them, and how long a step along them is."""
+
+    found: Mapping[str, Tensor]
+    states: Mapping[str, State]
+    slopes: Slopes
+
+
+def attempt(plan: Plan, method: Method, step: Step, ranks: Ranks, groups: Groups, loss: Any) -> Update | str:
+    """The update, or the name of what has NaN or infinity: the loss (if it is known), a gradient, a curvature."""
+    try:
+        found, states = directions(plan, method, step, ranks)
+    except NotFinite as error:
+        return _wrong(loss, step.raw, {}) or f"the curvature of {error}"
+    curved = {name: u for name, u in found.items() if name not in plan.plain}
+    slopes = Slopes.of(curved, step.raw, step.full, groups)
+    values = {name: state["values"] for name, state in states.items() if "values" in state}
+    # Any number that is not finite spoils a sum: one transfer from the device tells.
+    sums = [*slopes.raw.values(), *(square(found[name]) for name in found.keys() - curved.keys())]
+    sums += [t.sum() for t in values.values()] + ([loss.detach().sum()] if isinstance(loss, Tensor) else [])
+    if sums and not ranks.all(torch.isfinite(torch.stack(sums)).all()):
+        wrong = _wrong(loss, step.raw, {**values, **found})
+        if wrong or ranks.size > 1:  # a sum may also overflow although its terms are fine
+            return wrong or "something on another rank"
+    return Update(found, states, slopes)
+
+
+def _wrong(loss: Any, grads: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str | None:
+    """What is not finite, in the order in which it was computed."""
+    if isinstance(loss, Tensor) and _not_finite({"loss": loss}):
+        return "the loss"
+    if name := _not_finite(grads):
+        return f"the gradient of {name}"
+    name = _not_finite(found)
+    return f"the preconditioned gradient of {name}" if name else None
+
+
+def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    return next((name for name, t in tensors.items() if not bool(torch.isfinite(t).all())), None)

@@ -1,0 +1,264 @@
+"""Linear layers and convolutions: B is the second moment of cotangents, A that of inputs or patches [a 1]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchtangent.curvature.kronecker import OuterMoments
+from torchtangent.jacobians.factors import Outer
+from torchtangent.jacobians.patches import Patches
+from torchtangent.operators import Basis, Columns, DenseOperator, Space
+from torchtangent.optim.layer import Layer, Parts, Passes, Weight
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Matrix(Layer):
+    """[W b], with A = Σ aaᵀ / (number of locations) over inputs or patches with a one at their end, B = Σ ddᵀ / n."""
+
+    weight: Weight
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.weight.names
+
+    def rule(self, chosen: str) -> str:
+        return chosen
+
+    def join(self, parts: Parts) -> Float[Tensor, "G O J"]:
+        return _join(self.weight, self.weight.matrices(parts[self.key]), parts)
+
+    def moments(
+        self, passes: Passes, n: int, share: float, scale: float | Tensor
+    ) -> tuple[Float[Tensor, "G O O"], Float[Tensor, "G I I"]]:
+        jacobians = _outers(self, passes)
+        sums = self._sums(jacobians[0])
+        for jacobian in jacobians:
+            sums.add({self.key: jacobian})
+        B, A = zip(*((_matrix(left), _matrix(right)) for left, right in sums.factors(n)), strict=True)
+        return torch.stack(B) * scale**2, torch.stack(A) * share
+
+    def rotate(
+        self, matrix: Float[Tensor, "G O J"], left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
+    ) -> Float[Tensor, "G O J"]:
+        return left.mT @ matrix @ right
+
+    def project(
+        self,
+        mean: Float[Tensor, "G O J"],
+        passes: Passes,
+        left: Float[Tensor, "G O O"],
+        right: Float[Tensor, "G I I"],
+        scale: float | Tensor,
+    ) -> tuple[Float[Tensor, "G O J"], Float[Tensor, "G O J"]]:
+        jacobians = _outers(self, passes)
+        unit = _unit(jacobians)
+        rescale = (unit * scale) ** 2
+        if len(jacobians) == 1 and _vectors(jacobians[0]):
+            d, a = self._rotated_vectors(jacobians[0], left[0], right[0])
+            c = _multiple(mean, jacobians[0], self.weight.bias is not None)
+            g = self.rotate(mean, left, right) if c is None else (d.mT * c @ a).unsqueeze(0)
+            # Σ_n (d aᵀ)² = (Σ_n d²)ᵀ a², entry by entry.
+            squares = ((d / unit).square_().mT @ a.square_()).unsqueeze(0)
+            return g, squares.mul_(rescale)
+        squares = _total([self._squares(jacobian, left / unit, right) for jacobian in jacobians])
+        return self.rotate(mean, left, right), squares * rescale
+
+    def back(
+        self, matrix: Float[Tensor, "G O J"], left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
+    ) -> dict[str, Tensor]:
+        half = left @ matrix
+        if self.weight.bias is None:
+            return {self.key: self.weight.tensor(half @ right.mT)}
+        # Weight and bias apart: a slice of their product would have to be copied.
+        return {
+            self.key: self.weight.tensor(half @ right[:, :-1].mT),
+            self.weight.bias: (half @ right[:, -1:].mT).reshape(-1),
+        }
+
+    def columns(self, values: Float[Tensor, "G I"]) -> Float[Tensor, "G J"]:
+        return values
+
+    def explain(self, kind: str) -> dict[str, str]:
+        return self.weight.explain(kind)
+
+    def _sums(self, jacobian: Outer) -> OuterMoments:
+        shapes = {self.key: torch.empty(self.weight.shape, device="meta")}
+        if self.weight.bias is not None:
+            rows = self.weight.size[0] * self.weight.groups
+            shapes[self.weight.bias] = torch.empty(rows, device="meta")
+        return OuterMoments(Space.of(shapes), self.key, jacobian, self.weight.bias, "expand", thin=False)
+
+    def _squares(self, jacobian: Outer, left: Tensor, right: Tensor) -> Float[Tensor, "G O J"]:
+        bases: list[tuple[Basis, Basis]] = [(Columns(b), Columns(a)) for b, a in zip(left, right, strict=True)]
+        return torch.stack(self._sums(jacobian).rotated_squares({self.key: jacobian}, bases))
+
+    def _rotated_vectors(self, jacobian: Outer, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        """dᵀ left and [a 1] right, where each sample has one location."""
+        d, a = jacobian.d[:, 0, 0, 0] @ left, jacobian.a[:, 0, 0]
+        return d, a @ right if self.weight.bias is None else torch.addmm(right[-1], a, right[:-1])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Channels(Layer):
+    """A convolution whose taps count as uncorrelated (SUA, Grosse and Martens, 2016): A = diag(I_taps ⊗ A_c, 1).
+
+    A_c is the second moment of the channels over the pixels of the input, and the bias stands alone. Columns are
+    ordered tap by tap, so that a product with A_c is one product of matrices.
+    """
+
+    weight: Weight
+    taps: int
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.weight.names
+
+    def rule(self, chosen: str) -> str:
+        return chosen
+
+    def join(self, parts: Parts) -> Float[Tensor, "G O J"]:
+        return _join(self.weight, self._by_taps(self.weight.matrices(parts[self.key])), parts)
+
+    def moments(
+        self, passes: Passes, n: int, share: float, scale: float | Tensor
+    ) -> tuple[Float[Tensor, "G O O"], Float[Tensor, "G I I"]]:
+        inputs, cotangents, pixels = [], [], 0
+        for jacobian in _outers(self, passes):
+            x = self._channels(jacobian)
+            pixels += x.shape[0] * x.shape[3]
+            inputs.append(_gram(x.mT))
+            cotangents.append(_gram(jacobian.d.flatten(2, 3)))
+        return _total(cotangents) * (scale**2 / n), _total(inputs) * (share / pixels)
+
+    def rotate(
+        self, matrix: Float[Tensor, "G O J"], left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
+    ) -> Float[Tensor, "G O J"]:
+        matrix = left.mT @ matrix
+        W = self._mix(matrix, right).flatten(2)
+        return W if self.weight.bias is None else torch.cat([W, matrix[:, :, -1:]], 2)
+
+    def project(
+        self,
+        mean: Float[Tensor, "G O J"],
+        passes: Passes,
+        left: Float[Tensor, "G O O"],
+        right: Float[Tensor, "G I I"],
+        scale: float | Tensor,
+    ) -> tuple[Float[Tensor, "G O J"], Float[Tensor, "G O J"]]:
+        jacobians = _outers(self, passes)
+        unit = _unit(jacobians)
+        squares = _total([self._squares(jacobian, left / unit, right) for jacobian in jacobians])
+        return self.rotate(mean, left, right), squares * (unit * scale) ** 2
+
+    def back(
+        self, matrix: Float[Tensor, "G O J"], left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
+    ) -> dict[str, Tensor]:
+        matrix = left @ matrix
+        parts = {self.key: self.weight.tensor(self._mix(matrix, right.mT).transpose(2, 3))}
+        return parts if self.weight.bias is None else {**parts, self.weight.bias: matrix[:, :, -1].reshape(-1)}
+
+    def columns(self, values: Float[Tensor, "G I"]) -> Float[Tensor, "G J"]:
+        values = values.repeat(1, self.taps)
+        return values if self.weight.bias is None else torch.cat([values, torch.ones_like(values[:, :1])], 1)
+
+    def explain(self, kind: str) -> dict[str, str]:
+        return self.weight.explain(kind, ", taps uncorrelated")
+
+    def _by_taps(self, matrix: Float[Tensor, "G O I"]) -> Float[Tensor, "G O I"]:
+        """Columns (channel, tap) → (tap, channel)."""
+        return matrix.unflatten(2, (-1, self.taps)).transpose(2, 3).flatten(2)
+
+    def _mix(self, matrix: Float[Tensor, "G O J"], right: Float[Tensor, "G I I"]) -> Float[Tensor, "G O taps I"]:
+        """Every tap's channels times `right`; the bias is left out."""
+        G, O, _ = matrix.shape
+        W = matrix if self.weight.bias is None else matrix[:, :, :-1]
+        return (W.reshape(G, O * self.taps, -1) @ right).view(G, O, self.taps, -1)
+
+    def _channels(self, jacobian: Outer) -> Float[Tensor, "N G I pixels"]:
+        """What the channels held."""
+        if isinstance(jacobian.locate, Patches):
+            return jacobian.source.flatten(2).unflatten(1, (self.weight.groups, -1))
+        return jacobian.a.unflatten(3, (-1, self.taps)).permute(0, 1, 3, 2, 4).flatten(3)
+
+    def _squares(self, jacobian: Outer, left: Tensor, right: Tensor) -> Float[Tensor, "G O J"]:
+        """Rotating the channels of every pixel rotates the channels of every patch."""
+        G = self.weight.groups
+        d = jacobian.d @ left.view(1, G, 1, *left.shape[1:])
+        if isinstance(jacobian.locate, Patches):
+            x = self._channels(jacobian)
+            turned = (right.mT @ x).reshape(jacobian.source.shape)
+            total = replace(jacobian, source=turned, d=d).square_sum_matrix()
+        else:
+            a = jacobian.a.unflatten(3, (-1, self.taps))
+            total = jacobian.at(torch.einsum("ngsct,gce->ngset", a, right).flatten(3), d).square_sum_matrix()
+        total = self._by_taps(total)
+        if self.weight.bias is None:
+            return total
+        return torch.cat([total, d.sum(3).square().sum((0, 2)).unsqueeze(2)], 2)
+
+
+def _outers(layer: Layer, passes: Passes) -> list[Outer]:
+    """Per-sample gradients of the weight, one for each backward pass that went through it."""
+    found = [seen.get(layer.key) for seen in passes]
+    return [jacobian for jacobian in found if isinstance(jacobian, Outer)]
+
+
+def _unit(jacobians: list[Outer]) -> Tensor:
+    """The largest cotangent: in other units, products of squares are subnormal numbers, and ten times as slow."""
+    sizes = [torch.linalg.vector_norm(jacobian.d, float("inf")) for jacobian in jacobians]
+    return torch.stack(sizes).amax().clamp(min=torch.finfo(sizes[0].dtype).tiny)
+
+
+def _vectors(jacobian: Outer) -> bool:
+    """Whether each sample has one location: J_n = d aᵀ."""
+    return jacobian.d.shape[1:4] == (1, 1, 1) and not isinstance(jacobian.locate, Patches)
+
+
+def _multiple(mean: Float[Tensor, "1 O J"], jacobian: Outer, bias: bool) -> Tensor | None:
+    """c if the mean gradient is c Σ_n d [a 1]ᵀ; None if it is not (anyone may change gradients), or not worth knowing.
+
+    Compared in one random direction r: ‖M r − c v‖ against the rounding of v = Σ_n d ([a 1]ᵀr). Where it holds, M can
+    be rotated by way of its factors, which is less work for small batches. Not on GPUs, which would wait for it.
+    """
+    few = 2 * jacobian.samples < mean.shape[1] + mean.shape[2]
+    if not few or mean.device.type != "cpu" or jacobian.d.dtype != mean.dtype:
+        return None
+    r = torch.randn(mean.shape[2], generator=torch.Generator().manual_seed(0), dtype=mean.dtype)
+    d, a = jacobian.d[:, 0, 0, 0], jacobian.a[:, 0, 0]
+    along = torch.addmv(r[-1:], a, r[:-1]) if bias else a @ r
+    found, v = mean[0] @ r, along @ d
+    c = (found @ v) / (v @ v).clamp(min=torch.finfo(v.dtype).tiny)
+    terms = (along.abs() @ d.abs()) * c.abs()
+    error = torch.linalg.vector_norm(found - c * v)
+    return c if error <= 100 * torch.finfo(v.dtype).eps * torch.linalg.vector_norm(terms) else None
+
+
+def _gram(t: Float[Tensor, "N G S X"]) -> Float[Tensor, "G X X"]:
+    """Σ ttᵀ over samples and locations: sample by sample if these are long, without a copy, at once otherwise."""
+    if t.shape[2] >= t.shape[3]:
+        return (t.mT @ t).sum(0)
+    rows = t.transpose(0, 1).flatten(1, 2)
+    return rows.mT @ rows
+
+
+def _join(weight: Weight, W: Float[Tensor, "G O I"], parts: Parts) -> Float[Tensor, "G O J"]:
+    """[W b]."""
+    if weight.bias is None:
+        return W
+    return torch.cat([W, parts[weight.bias].view(weight.groups, -1, 1).to(W)], 2)
+
+
+def _total(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.stack(tensors).sum(0)
+
+
+def _matrix(operator: object) -> Tensor:
+    assert isinstance(operator, DenseOperator)
+    return operator.matrix

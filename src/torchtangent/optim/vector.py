@@ -1,0 +1,109 @@
+"""Norm layers and lone biases: their block of F is small enough to be exact, or falls apart into channels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchtangent.optim.layer import Layer, Parts, Passes
+
+LARGEST = 1024  # parameters of an exact block: its decomposition costs about as much as that of a wide layer's factor
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Vector(Layer):
+    """A = E[JJᵀ] with J all parameters of a layer side by side, or, if `apart`, the few of each channel; B = 1.
+
+    One factor is the whole block, so nothing is approximated but (if `apart`) that channels do not know each other.
+
+    Args:
+        shapes: Of the parameters, by name; all of one shape if `apart`.
+        apart: Whether there is a block for each channel.
+    """
+
+    shapes: Mapping[str, torch.Size]
+    apart: bool
+
+    @classmethod
+    def of(cls, shapes: Mapping[str, torch.Size]) -> Vector:
+        """One block if it is small, one for each channel otherwise."""
+        return cls(shapes, sum(shape.numel() for shape in shapes.values()) > LARGEST)
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(self.shapes)
+
+    def rule(self, chosen: str) -> str:
+        return "single"  # there are no two factors to share the damping
+
+    def join(self, parts: Parts) -> Float[Tensor, "G 1 J"]:
+        return self._blocks([parts[name].flatten() for name in self.names]).unsqueeze(1)
+
+    def moments(
+        self, passes: Passes, n: int, share: float, scale: float | Tensor
+    ) -> tuple[Float[Tensor, "G 1 1"], Float[Tensor, "G J J"]]:
+        J = self._jacobian(passes)
+        A = J.mT @ J * (scale**2 / n)
+        return torch.full_like(A[:, :1, :1], share), A
+
+    def rotate(
+        self, matrix: Float[Tensor, "G 1 J"], left: Float[Tensor, "G 1 1"], right: Float[Tensor, "G J J"]
+    ) -> Float[Tensor, "G 1 J"]:
+        return matrix @ right
+
+    def project(
+        self,
+        mean: Float[Tensor, "G 1 J"],
+        passes: Passes,
+        left: Float[Tensor, "G 1 1"],
+        right: Float[Tensor, "G J J"],
+        scale: float | Tensor,
+    ) -> tuple[Float[Tensor, "G 1 J"], Float[Tensor, "G 1 J"]]:
+        squares = (self._jacobian(passes) @ right * scale).square_().sum(1, keepdim=True)
+        return mean @ right, squares
+
+    def back(
+        self, matrix: Float[Tensor, "G 1 J"], left: Float[Tensor, "G 1 1"], right: Float[Tensor, "G J J"]
+    ) -> dict[str, Tensor]:
+        found = (matrix @ right.mT).squeeze(1)
+        sizes = [shape.numel() for shape in self.shapes.values()]
+        pieces = found.unbind(1) if self.apart else found[0].split(sizes)
+        return {name: piece.reshape(shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
+
+    def columns(self, values: Float[Tensor, "G J"]) -> Float[Tensor, "G J"]:
+        return values
+
+    def explain(self, kind: str) -> dict[str, str]:
+        size = sum(shape.numel() for shape in self.shapes.values())
+        how = f"exact block, {size} × {size}"
+        if self.apart:
+            width = len(self.names)
+            how = f"a block for each channel, {width} × {width}" if width > 1 else "diagonal"
+        said = dict.fromkeys(self.names, f"{how}, with {self.key}")
+        return {**said, self.key: how}
+
+    def _blocks(self, columns: list[Float[Tensor, "*N P"]]) -> Float[Tensor, "G *N J"]:
+        """Columns of all parameters as one block, or as one for each channel."""
+        if self.apart:
+            return torch.stack(columns, -1).movedim(-2, 0)
+        return torch.cat(columns, -1).unsqueeze(0)
+
+    def _jacobian(self, passes: Passes) -> Float[Tensor, "G N J"]:
+        """Per-sample gradients of all backward passes."""
+        found = []
+        for seen in passes:
+            here = [seen[name] for name in self.names if name in seen]
+            if here:
+                like = here[0].d.new_zeros(here[0].samples, 1)
+                columns = [
+                    seen[name].flat()[:, 0] if name in seen else like.expand(-1, shape.numel())
+                    for name, shape in self.shapes.items()
+                ]
+                found.append(self._blocks(columns))
+        return found[0] if len(found) == 1 else torch.cat(found, 1)

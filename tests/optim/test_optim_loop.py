@@ -1,0 +1,425 @@
+"""Training loops around KFAC and EKFAC: scalers, compiled models, checkpoints, closures, whatever people do."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import torchtangent as tt
+from torchtangent.optim import EKFAC, KFAC, Adaptive, matrix, vector
+
+N, EPS, LR = 7, 0.03, 0.1
+
+
+def mlp(dtype: torch.dtype = torch.float64) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).to(dtype)
+
+
+def data(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    return torch.randn(N, 4, dtype=dtype), torch.randint(0, 3, (N,))
+
+
+def flat(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def train(call: Callable[[Tensor], Tensor], opt: torch.optim.Optimizer, x: Tensor, y: Tensor, steps: int = 3) -> None:
+    for _ in range(steps):
+        opt.zero_grad()
+        F.cross_entropy(call(x), y).backward()
+        opt.step()
+
+
+def reference(model: nn.Module, x: Tensor, y: Tensor, steps: int = 3) -> Tensor:
+    """Where plain EKFAC goes from here."""
+    model = copy.deepcopy(model)
+    train(model, EKFAC(model, LR, EPS), x, y, steps)
+    return flat(model)
+
+
+def scaled_steps(model: nn.Module, opt: EKFAC, scaler: Any, x: Tensor, y: Tensor, clip: float | None = None) -> None:
+    for _ in range(3):
+        opt.zero_grad()
+        scaler.scale(F.cross_entropy(model(x), y)).backward()
+        if clip is not None:
+            scaler.unscale_(opt)
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        scaler.step(opt)
+        scaler.update()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_scaler_is_understood_without_being_told(known: bool) -> None:
+    model, (x, y) = mlp(torch.float32), data(torch.float32)
+    wanted = reference(model, x, y)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    opt = EKFAC(model, LR, EPS, scaler=scaler if known else None)
+    scaled_steps(model, opt, scaler, x, y)
+    torch.testing.assert_close(flat(model), wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_unscaled_gradients_need_their_scaler() -> None:
+    model, (x, y) = mlp(torch.float32), data(torch.float32)
+    wanted, before = reference(model, x, y), flat(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    opt = EKFAC(model, LR, EPS)
+    with pytest.raises(RuntimeError, match=r"opt = EKFAC\(model, ..., scaler=scaler\)"):
+        scaled_steps(model, opt, scaler, x, y, clip=100.0)
+    assert torch.equal(flat(model), before)
+    assert not {"grad_scale", "found_inf"} & opt.__dict__.keys()  # the next scale would be multiplied by this one
+    opt.close()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaled_steps(model, EKFAC(model, LR, EPS, scaler=scaler), scaler, x, y, clip=100.0)
+    torch.testing.assert_close(flat(model), wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_a_scaler_that_overflows_lowers_its_scale() -> None:
+    """Counted, but not said: that is how a scaler finds its scale."""
+    model, (x, y) = mlp(torch.float32), data(torch.float32)
+    before = flat(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    opt = EKFAC(model, LR, EPS)
+    scaler.scale(F.cross_entropy(model(x), y) * 1e3).backward()
+    scaler.step(opt)
+    scaler.update()
+    assert (opt.skipped, scaler.get_scale()) == (1, 2.0**126)
+    assert torch.equal(flat(model), before)
+
+
+def test_autocast_around_the_step_changes_nothing() -> None:
+    model, (x, y) = mlp(torch.float32), data(torch.float32)
+    wanted = reference(model, x, y, steps=1)
+    opt = EKFAC(model, LR, EPS)
+    F.cross_entropy(model(x), y).backward()
+    with torch.autocast("cpu", torch.bfloat16):
+        opt.step()
+    assert torch.equal(flat(model), wanted)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, while it traces
+@pytest.mark.parametrize("given", ["compiled", "inner"])
+def test_a_compiled_model(given: str) -> None:
+    model, (x, y) = mlp(), data()
+    wanted = reference(model, x, y)
+    compiled = torch.compile(model, backend="eager")
+    try:
+        train(compiled, EKFAC(compiled if given == "compiled" else model, LR, EPS), x, y)
+    finally:
+        torch._dynamo.reset()
+    torch.testing.assert_close(flat(model), wanted)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_activation_checkpoints(reentrant: bool) -> None:
+    class Saving(nn.Module):
+        def __init__(self, layers: nn.Sequential) -> None:
+            super().__init__()
+            self.layers = layers
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layers[2](checkpoint(self.layers[:2], x, use_reentrant=reentrant))
+
+    model, (x, y) = mlp(), data()
+    wanted = reference(model, x, y)
+    saving = Saving(model)
+    train(saving, EKFAC(saving, LR, EPS), x.requires_grad_(), y)
+    torch.testing.assert_close(flat(model), wanted)
+
+
+def test_gradients_that_were_set_to_zero_do_not_count() -> None:
+    model, (x, y) = mlp(), data()
+    wanted = reference(model, x, y, steps=1)
+    opt = EKFAC(model, LR, EPS)
+    F.cross_entropy(model(x.square()), y).backward()
+    model.zero_grad(set_to_none=False)
+    F.cross_entropy(model(x), y).backward()
+    opt.step()
+    assert torch.equal(flat(model), wanted)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("make", [EKFAC, KFAC, lambda *args: EKFAC(*args, scalings="average")])
+def test_equal_parts_of_a_batch_are_one_batch(make: Any, whole: bool) -> None:
+    """Also in steps that record nothing, and where the loop calls a part of the model."""
+    model, x, y = mlp(), torch.randn(8, 4).double(), torch.randint(0, 3, (8,))
+    other = copy.deepcopy(model)
+    train(model, make(model, LR, EPS), x, y)
+    opt = make(other, LR, EPS)
+    for _ in range(3):
+        opt.zero_grad()
+        for part in (slice(0, 4), slice(4, 8)):
+            out = other(x[part]) if whole else other[2](other[:2](x[part]))
+            (F.cross_entropy(out, y[part]) / 2).backward()
+        opt.step()
+    torch.testing.assert_close(flat(model), flat(other), rtol=1e-9, atol=1e-11)
+
+
+def test_two_views_of_a_sample_are_one_gradient() -> None:
+    """A siamese loss: the second moments are those of each pair's gradient."""
+    model = nn.Linear(4, 3).double()
+    x, z = torch.randn(2, N, 4).double()
+    pairs = [(model(x[i]) * model(z[i])).sum() for i in range(N)]
+    J = torch.stack([torch.cat([g.flatten() for g in torch.autograd.grad(p, list(model.parameters()))]) for p in pairs])
+    J = torch.cat([J[:, :12].view(N, 3, 4), J[:, 12:].unsqueeze(2)], 2)
+    opt = EKFAC(model, LR, EPS)
+    (model(x) * model(z)).sum(1).mean().backward()
+    opt.step()
+    state = opt.state[model.weight]
+    wanted = torch.einsum("op,noi,ij->npj", state["left"][0], J, state["right"][0]).square().mean(0)
+    torch.testing.assert_close(state["values"][0], wanted, rtol=1e-9, atol=1e-13)
+
+
+def test_nothing_is_kept_after_a_step() -> None:
+    model, (x, y) = mlp(), data()
+    opt = EKFAC(model, LR, EPS)
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    kept = [weakref.ref(use.d) for uses in opt.recorder.batches[0].uses.values() for use in uses]
+    assert len(kept) == 2
+    opt.step()
+    assert [ref() for ref in kept] == [None, None]
+    later = F.cross_entropy(model(x), y)
+    opt.close()
+    later.backward()
+    assert opt.recorder.batches == []
+
+
+def test_inputs_may_be_differentiated_in_between() -> None:
+    """Adversarial training: a gradient of the inputs alone is no backward pass of the loss."""
+    model, (x, y) = mlp(), data()
+    near = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(F.cross_entropy(model(near), y), near)
+    worse = (near + 0.1 * slope.sign()).detach()
+    wanted = reference(model, worse, y, steps=1)
+    opt = EKFAC(model, LR, EPS)
+    torch.autograd.grad(F.cross_entropy(model(near), y), near)
+    train(model, opt, worse, y, steps=1)
+    torch.autograd.grad(F.cross_entropy(model(near), y), near)
+    opt.zero_grad()
+    torch.autograd.grad(F.cross_entropy(model(near), y), near)
+    other = copy.deepcopy(model)
+    F.cross_entropy(model(worse), y).backward()
+    assert opt.recorder.samples == N
+    assert torch.equal(flat(other), wanted)
+
+
+def test_the_mode_is_that_of_the_pass() -> None:
+    """model.eval() between backward and step does not change what BatchNorm did."""
+    net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3)).double()
+    x, y = data()
+    moved = []
+    for between in (nn.Module.train, nn.Module.eval):
+        model = copy.deepcopy(net).train()
+        opt = EKFAC(model, LR, EPS)
+        F.cross_entropy(model(x), y).backward()
+        between(model)
+        opt.step()
+        moved.append(flat(model))
+    assert torch.equal(*moved)
+
+
+def test_optimizers_are_not_copied() -> None:
+    opt = EKFAC(mlp(), LR, EPS)
+    for copied in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="lives with the hooks on its model"):
+            copied(opt)
+
+
+def test_states_of_other_methods_are_refused() -> None:
+    model = mlp()
+    with pytest.raises(ValueError, match="no state of EKFAC: it is one of KFAC"):
+        EKFAC(model, LR, EPS).load_state_dict(KFAC(model, LR, EPS).state_dict())
+
+
+def test_a_block_that_grows_is_decomposed_again() -> None:
+    model, (x, y) = mlp(), data()
+    opt = EKFAC(model, LR, EPS, params="*.weight", scalings="average", momentum=0.5)
+    train(model, opt, x, y, steps=2)
+    other = copy.deepcopy(model)
+    fresh = EKFAC(other, LR, EPS, scalings="average", momentum=0.5)
+    opt.add_param_group({"params": [model[0].bias, model[2].bias]})
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        if "momentum" in opt.state[p]:
+            fresh.state[q]["momentum"] = opt.state[p]["momentum"].clone()
+    train(model, opt, x, y, steps=2)
+    train(other, fresh, x, y, steps=2)
+    torch.testing.assert_close(flat(model), flat(other), rtol=1e-9, atol=1e-11)
+
+
+class Late(nn.Module):
+    """A layer that is first used in the second step, and not by its call alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.late, self.use = nn.Linear(4, 3), nn.Linear(3, 3), False
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return self.late(x) + F.linear(x.square(), self.late.weight) if self.use else x
+
+
+def test_a_layer_is_checked_when_it_is_first_seen() -> None:
+    model, (x, y) = Late().double(), data()
+    opt = EKFAC(model, LR, EPS)
+    train(model, opt, x, y, steps=1)
+    model.use = True
+    with pytest.warns(tt.TangentWarning, match="late.* keeps its plain gradient: what its layer recorded is not its"):
+        train(model, opt, x, y, steps=1)
+
+
+def test_tied_embeddings_stay_plain_and_say_so() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.out = nn.Embedding(6, 4), nn.Linear(4, 6)
+            self.out.weight = self.table.weight
+
+        def forward(self, index: Tensor) -> Tensor:
+            return self.out(torch.tanh(self.table(index)).mean(1))
+
+    model = Tied().double()
+    x, y = torch.randint(0, 6, (N, 5)), torch.randint(0, 6, (N,))
+    before = copy.deepcopy(model)
+    opt = EKFAC(model, LR, EPS)
+    with pytest.warns(tt.TangentWarning, match=r"table.weight keeps its plain gradient: tied between layers of diff"):
+        train(model, opt, x, y, steps=1)
+    torch.testing.assert_close(before.table.weight - model.table.weight, LR * model.table.weight.grad)
+    assert "plain gradient (tied between layers of different kinds)" in opt.explain()
+    assert "out.bias      exact block, 6 × 6" in opt.explain()
+
+
+@pytest.mark.parametrize("make", [EKFAC, KFAC])
+def test_wide_norms_have_a_block_for_each_channel(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector, "LARGEST", 9)
+    model = nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.PReLU(5), nn.Linear(5, 3)).double()
+    before, (x, y) = copy.deepcopy(model), data()
+    opt = make(model, LR, EPS)
+    train(model, opt, x, y, steps=1)
+    params = [*before[1].parameters(), *before[2].parameters()]
+    grads = [torch.autograd.grad(F.cross_entropy(before(x[i : i + 1]), y[i : i + 1]), params) for i in range(N)]
+    J = torch.stack([torch.stack(g, 1) for g in grads])  # (N, channel, [weight, bias, slope])
+    for k in range(5):
+        pair = J[:, k, :2]
+        wanted = torch.linalg.solve(pair.T @ pair / N + EPS * torch.eye(2).double(), pair.mean(0))
+        moved = torch.stack([before[1].weight - model[1].weight, before[1].bias - model[1].bias], 1)[k]
+        torch.testing.assert_close(moved, LR * wanted, rtol=1e-8, atol=1e-11)
+    slope = J[:, :, 2]
+    wanted = torch.linalg.solve(slope.T @ slope / N + EPS * torch.eye(5).double(), slope.mean(0))
+    torch.testing.assert_close(before[2].weight - model[2].weight, LR * wanted, rtol=1e-8, atol=1e-11)
+    assert "1.weight  a block for each channel, 2 × 2" in opt.explain()
+    assert "1.bias    a block for each channel, 2 × 2, with 1.weight" in opt.explain()
+    assert "2.weight  exact block, 5 × 5" in opt.explain()
+
+
+def test_the_trust_region_knows_weight_decay() -> None:
+    """η² uᵀ(∇ + ωθ) is bounded, which is never negative, as uᵀ∇ may be."""
+    model, (x, y) = mlp(), data()
+    far, before = copy.deepcopy(model), flat(model)
+    train(far, EKFAC(far, 0.5, EPS, weight_decay=3.0), x, y, steps=1)
+    full = before - flat(far)
+    g = torch.cat([p.grad.flatten() for p in far.parameters()]) + 3.0 * before
+    size = float(0.5 * full @ g)
+    assert float(0.5 * full @ (g - 3.0 * before)) < size / 2
+    near = copy.deepcopy(model)
+    train(near, EKFAC(near, 0.5, EPS, weight_decay=3.0, kl_clip=size / 4), x, y, steps=1)
+    torch.testing.assert_close(before - flat(near), full / 2, rtol=1e-9, atol=1e-12)
+
+
+def test_changed_gradients_are_rotated_themselves() -> None:
+    """Small batches rotate the factors of a gradient, unless it was changed: here one entry, unseen by autograd."""
+    wide = nn.Linear(12, 9).double()
+    x, y = torch.randn(3, 12).double(), torch.randint(0, 9, (3,))
+    for change in (0.0, 0.5):
+        model = copy.deepcopy(wide)
+        opt = EKFAC(model, 1.0, EPS)
+        F.cross_entropy(model(x), y).backward()
+        model.weight.grad.data[2, 3] += change
+        opt.step()
+        state = opt.state[model.weight]
+        g = torch.cat([model.weight.grad, model.bias.grad[:, None]], 1)
+        left, right = state["left"][0], state["right"][0]
+        u = left @ ((left.T @ g @ right) / (state["values"][0] + EPS)) @ right.T
+        moved = torch.cat([wide.weight - model.weight, (wide.bias - model.bias)[:, None]], 1)
+        torch.testing.assert_close(moved, u, rtol=1e-9, atol=1e-12)
+
+
+def test_factors_stand_for_gradients_that_are_their_multiple() -> None:
+    layer, x = nn.Linear(12, 9), torch.randn(3, 12)
+    opt = EKFAC(layer, 1.0, EPS)
+    layer(x).square().sum().backward()
+    jacobian = opt.plan.jacobians(opt.recorder.batches[0])["weight"]
+    mean = torch.cat([layer.weight.grad, layer.bias.grad[:, None]], 1).unsqueeze(0)
+    assert float(matrix._multiple(mean * 0.25, jacobian, True)) == pytest.approx(0.25)
+    mean[0, 0, 0] += 0.1
+    assert matrix._multiple(mean, jacobian, True) is None
+
+
+def quadratic(opt: Any, model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
+    def closure() -> Tensor:
+        opt.zero_grad()
+        loss = (model(x) - y).square().sum() / (2 * len(x))
+        loss.backward()
+        return loss
+
+    return closure
+
+
+def test_damping_adapts_in_the_loop() -> None:
+    """A loss that is what the model of it promises shrinks the damping, one that is not lets it grow."""
+    x, y = torch.randn(N, 4).double(), torch.randn(N, 1).double()
+    for lr, ratio in ((1e-3, "good"), (2e3, "bad")):
+        model = nn.Linear(4, 1).double()
+        opt = EKFAC(model, lr, Adaptive(0.5, factor=0.9, every=2))
+        closure = quadratic(opt, model, x, y)
+        dampings = []
+        for _ in range(4):
+            opt.step(closure)
+            dampings.append(opt.param_groups[0]["damping"])
+        assert opt.recorder.batches == []
+        change = 0.9**2 if ratio == "good" else 0.9**-2
+        assert dampings == pytest.approx([0.5, 0.5 * change, 0.5 * change, 0.5 * change**2])
+
+
+def test_the_second_look_leaves_the_gradients() -> None:
+    model, x, y = nn.Linear(4, 1).double(), torch.randn(N, 4).double(), torch.randn(N, 1).double()
+    opt = EKFAC(model, LR, Adaptive(0.5, every=1))
+    closure = quadratic(opt, model, x, y)
+    closure()
+    wanted = model.weight.grad.clone()
+    opt.step(closure)
+    assert torch.equal(model.weight.grad, wanted)
+
+
+def test_adaptive_damping_is_checked() -> None:
+    with pytest.raises(ValueError, match=r"factor=1\.0 should be between 0 and 1"):
+        Adaptive(0.1, factor=1.0)
+    with pytest.raises(ValueError, match="every=0, the number of steps"):
+        Adaptive(0.1, every=0)
+    with pytest.raises(ValueError, match=r"damping=0\.0: it should be positive"):
+        EKFAC(mlp(), LR, Adaptive(0.0))
+    model, (x, y) = mlp(), data()
+    with pytest.raises(ValueError, match=r"call step\(closure\)"):
+        train(model, EKFAC(model, LR, Adaptive(0.1)), x, y)
+
+
+def test_adaptive_damping_with_sampled_curvature() -> None:
+    model, (x, y) = mlp(), data()
+    opt = EKFAC(model, LR, Adaptive(EPS, every=1), curvature="sampled", likelihood="categorical")
+
+    def closure() -> tuple[Tensor, Tensor]:
+        opt.zero_grad()
+        out = model(x)
+        return F.cross_entropy(out, y), out
+
+    opt.step(closure)
+    assert opt.param_groups[0]["damping"] == pytest.approx(EPS * 0.95)
+    assert model[0].weight.grad is not None

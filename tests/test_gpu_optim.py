@@ -1,0 +1,210 @@
+"""KFAC and EKFAC on a GPU, where there is one: the dense formula of the CPU, autocast with a scaler, checkpoints."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchtangent.optim import EKFAC, KFAC, Adaptive, SuperNat
+
+sys.path.append(str(Path(__file__).parent / "optim"))
+import dense_step
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),  # torch's, in the backward thread's first product
+]
+METHODS: dict[str, Callable[..., Any]] = {
+    "ekfac": EKFAC,
+    "average": lambda *args, **options: EKFAC(*args, scalings="average", **options),
+    "kfac": KFAC,
+}
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: nn.Linear(4, 3), (4,)),
+    "sequence": (lambda: nn.Linear(4, 3), (5, 4)),
+    "conv2d": (lambda: nn.Conv2d(2, 3, (3, 2), stride=2, padding=1), (2, 5, 4)),
+    "groups": (lambda: nn.Conv2d(4, 4, 3, groups=2, padding=1), (4, 3, 3)),
+    "transposed": (lambda: nn.ConvTranspose2d(2, 3, 3, stride=2, padding=1), (2, 2, 2)),
+}
+N, EPS, LR = 7, 0.03, 0.5
+
+
+def train(model: nn.Module, opt: torch.optim.Optimizer, x: Tensor, y: Tensor, steps: int = 1) -> None:
+    for _ in range(steps):
+        opt.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+
+
+def flat(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def network() -> nn.Module:
+    """All kinds of blocks at once."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        *(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.ReLU()),
+        *(nn.Flatten(), nn.Dropout(0.1), nn.Linear(8 * 16, 10)),
+    ).cuda()
+
+
+def images(n: int = 32) -> tuple[Tensor, Tensor]:
+    return torch.randn(n, 3, 8, 8).cuda(), torch.randint(0, 10, (n,)).cuda()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("layer", "sua", "rule"),
+    [(name, False, rule) for name in LAYERS for rule in ("single", "factored", "root")]
+    + [(name, True, rule) for name in ("conv2d", "groups") for rule in ("single", "factored", "root")],
+)
+def test_a_step_is_the_dense_formula(layer: str, sua: bool, rule: str, method: str) -> None:
+    make, shape = LAYERS[layer]
+    x, y = torch.randn(N, *shape).double(), torch.randint(0, 3, (N,))
+    first = make().double()
+    model = nn.Sequential(first, nn.Tanh(), nn.Flatten(), nn.Linear(first(x).flatten(1).shape[1], 3).double())
+    before = copy.deepcopy(model)
+    model = model.cuda()
+    train(model, METHODS[method](model, LR, EPS, damping_rule=rule, sua=sua), x.cuda(), y.cuda())
+    for i in (0, 3):
+        old, new = before[i], model[i].cpu()
+        uncorrelated = sua and i == 0
+        A, B, J = dense_step.moments(old, dense_step.records(before, old, x, y, F.cross_entropy), sua=uncorrelated)
+        moved = [p - q for p, q in zip(new.parameters(), old.parameters(), strict=True)]
+        for g in range(len(A)):
+            taps = old.weight[0, 0].numel() if uncorrelated else 1
+            wanted = -LR * dense_step.direction(method, rule, EPS, A[g], B[g], J[:, g], taps=taps)
+            torch.testing.assert_close(dense_step.per_sample(new, moved)[g], wanted, rtol=1e-7, atol=1e-9)
+
+
+def test_norms_have_their_exact_block() -> None:
+    net = nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Tanh(), nn.Linear(5, 3)).double()
+    x, y = torch.randn(N, 4).double(), torch.randint(0, 3, (N,))
+    model = copy.deepcopy(net).cuda()
+    train(model, EKFAC(model, LR, EPS), x.cuda(), y.cuda())
+    params = list(net[1].parameters())
+    grads = [torch.autograd.grad(F.cross_entropy(net(x[i : i + 1]), y[i : i + 1]), params) for i in range(N)]
+    J = torch.stack([torch.cat(g) for g in grads])
+    wanted = torch.linalg.solve(J.T @ J / N + EPS * torch.eye(10).double(), J.mean(0))
+    moved = torch.cat([p - q.cpu() for p, q in zip(params, model[1].parameters(), strict=True)])
+    torch.testing.assert_close(moved, LR * wanted, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_resumed_run_is_the_same_run(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit, if torch itself is deterministic; the checkpoint may come from the CPU."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+
+    def make(model: nn.Module) -> Any:
+        return METHODS[method](model, 0.02, 0.1, momentum=0.9, basis_every=5, weight_decay=1e-3, sua=True)
+
+    model, batches = network(), [images() for _ in range(27)]
+    opt = make(model)
+    for x, y in batches[:7]:
+        train(model, opt, x, y)
+    saved = copy.deepcopy(model.state_dict()), _on_cpu(opt.state_dict())
+    ends = []
+    for resumed in (False, True):
+        if resumed:
+            model = network()
+            opt = make(model)
+            model.load_state_dict(saved[0])
+            opt.load_state_dict(saved[1])
+        torch.manual_seed(1)
+        for x, y in batches[7:]:
+            train(model, opt, x, y)
+        ends.append(flat(model))
+    assert torch.equal(*ends)
+
+
+def _on_cpu(found: Any) -> Any:
+    if isinstance(found, Tensor):
+        return found.cpu().clone()
+    if isinstance(found, dict):
+        return {key: _on_cpu(value) for key, value in found.items()}
+    return [_on_cpu(value) for value in found] if isinstance(found, list) else found
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_mixed_precision(dtype: torch.dtype, method: str) -> None:
+    """A scaler that begins too high finds its scale, and the step is nearly that of float32."""
+    x, y = images(64)
+    net = network().eval()
+    moved = []
+    for mixed in (False, True):
+        model = copy.deepcopy(net)
+        opt = METHODS[method](model, 0.1, 0.1)
+        scaler = torch.amp.GradScaler("cuda", init_scale=2.0**40, enabled=mixed and dtype == torch.float16)
+        while opt.steps < 1:
+            opt.zero_grad()
+            with torch.autocast("cuda", dtype, enabled=mixed):
+                loss = F.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+            scaler.update()
+        assert bool(opt.skipped) == scaler.is_enabled()
+        moved.append(flat(model) - flat(net))
+    difference = torch.linalg.vector_norm(moved[1] - moved[0]) / torch.linalg.vector_norm(moved[0])
+    assert 0 < difference < (0.05 if dtype == torch.float16 else 0.15)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_transfer_a_step(method: str) -> None:
+    """Between decompositions the host waits once, to know that all is finite."""
+    model, (x, y) = network(), images()
+    opt = METHODS[method](model, 0.02, 0.1, momentum=0.9, sua=True)
+    train(model, opt, x, y, steps=2)
+    F.cross_entropy(model(x), y).backward()
+    torch.cuda.synchronize()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the mode is a prototype
+        torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with pytest.warns(UserWarning, match="synchronizing CUDA operation") as caught:
+            opt.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert sum("synchronizing" in str(w.message) for w in caught) == 1
+
+
+def test_adaptive_damping_and_accumulation() -> None:
+    model, (x, y) = network(), images()
+    opt = EKFAC(model, 0.05, Adaptive(0.1, every=1), kl_clip=1e-2)
+
+    def closure() -> Tensor:
+        opt.zero_grad()
+        losses = [
+            F.cross_entropy(model(a), b, reduction="sum") / len(x)
+            for a, b in zip(x.split(20), y.split(20), strict=True)
+        ]
+        for loss in losses:
+            loss.backward()
+        return sum(losses).detach()
+
+    first = [float(opt.step(closure)) for _ in range(10)]
+    assert first[-1] < first[0]
+    assert opt.param_groups[0]["damping"] != 0.1
+
+
+def test_supernat() -> None:
+    model, x, y = nn.Linear(4, 2).double(), torch.randn(12, 4).double(), torch.randn(12, 2).double()
+    twin = copy.deepcopy(model).cuda()
+    for net, a, b in ((model, x, y), (twin, x.cuda(), y.cuda())):
+        opt = SuperNat(net, a, 0.05)
+        for _ in range(5):
+            opt.zero_grad()
+            ((net(a) - b).square().sum() / 2).backward()
+            opt.step()
+    torch.testing.assert_close(flat(twin).cpu(), flat(model), rtol=1e-8, atol=1e-10)
