@@ -32,7 +32,7 @@ def difference(index: int) -> Callable[[Arrays], Figure]:
         levels = fixed(arrays, "levels")
         at = min(index, len(levels) - 1)
         count = int(common(arrays)[at].sum())
-        title = f"Δloss at training loss {levels[at]:g}, {count} run{'s' if count != 1 else ''}"
+        title = f"At training loss {levels[at]:g}, {count} run{'s' if count != 1 else ''}"
         figure, axes = panel(title, x="x₁", y="x₂", height=3.6)
         values = maps(arrays)[0, at]
         side = round(len(values) ** 0.5)
@@ -48,7 +48,7 @@ def difference(index: int) -> Callable[[Arrays], Figure]:
         axes.set(xlim=(-edge, edge), ylim=(-edge, edge))
         axes.grid(visible=False)
         bar = figure.colorbar(shown, ax=axes, shrink=0.8)
-        bar.set_label("loss (α = 1) − loss (α = 100)")
+        bar.set_label("Δloss: α = 1 less α = 100")
         return figure
 
     return draw
