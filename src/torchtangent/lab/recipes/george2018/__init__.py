@@ -1,0 +1,1 @@
+"""George, Laurent, Bouthillier, Ballas and Vincent, *Fast approximate natural gradient descent in a KFE* (2018)."""
