@@ -142,7 +142,7 @@ def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
             "side": pick(8, 32, 4),
             "seed": 42,
             "base": base,
-            "averaged": pick(12, 32, 2),
+            "averaged": pick(8, 32, 2),
             "leading": pick(10, 10, 3),
         },
         "first-directions": {
@@ -156,7 +156,7 @@ def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
         "accuracies": {
             "side": pick(8, 32, 4),
             "seed": 42,
-            "indices": pick([0, 2, 5, 10, 20, 40], [0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000], [0, 4, 15]),
+            "indices": pick([0, 5, 20, 40], [0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000], [0, 4, 15]),
             "margins": dict(predictors.MARGINS),
             "sigma": 1.0,
             "sizes": pick([256], [1000, 10000], [32]),

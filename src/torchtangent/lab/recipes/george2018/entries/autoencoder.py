@@ -24,7 +24,8 @@ _READING = (
     "Published without loss, epochs, initialization or momentum. Here: the squared error, summed over pixels (tried on "
     "small networks, it is the one on whose scale the published η and ε make sense: with a mean over pixels "
     "ε hides G); Glorot's normal weights with gain 4; no momentum but in SGD and Adam (β₁), which have BatchNorm as "
-    "published. The gain, and where SGD's rates begin, were chosen after small trials, too. The training loss of an epoch is the mean over its steps; validation is on the test images. "
+    "published. The gain, and where SGD's rates begin, were chosen after small trials, too. The training loss of an "
+    "epoch is the mean over its steps; validation is on the test images. "
 )
 _SMALLER = (
     "The published search also has batches of 200 and 20 random settings around each point of the grid, and its map is "
