@@ -10,12 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from torchtangent.lab.recipes.baratin2021 import curves
-from torchtangent.lab.recipes.baratin2021 import measures_capacity as capacity
-from torchtangent.lab.recipes.baratin2021 import measures_heldout as heldout
-from torchtangent.lab.recipes.baratin2021 import measures_mixtures as mixtures
-from torchtangent.lab.recipes.baratin2021 import measures_noise as noise
 from torchtangent.lab.recipes.baratin2021.heldout import label_alignment
+from torchtangent.lab.recipes.baratin2021.measures import capacity, curves, heldout, mixtures, noise
 from torchtangent.lab.recipes.baratin2021.recipe import STUDY
 from torchtangent.lab.recipes.baratin2021.training import descend, halts, network, scores, with_random_labels
 from torchtangent.lab.results import Run
@@ -80,11 +76,6 @@ def test_curves_are_compared_at_equal_loss() -> None:
     a, b = curves.at_equal_loss(fast, slow, count=7)
     np.testing.assert_allclose(b, np.linspace(-2, 1, 7))
     np.testing.assert_allclose(a, b + 1)
-
-
-def test_seeds() -> None:
-    assert curves.over_seeds(np.array([1.0, 2.0, 3.0])) == {"mean": 2.0, "standard error": pytest.approx(3**-0.5)}
-    assert curves.over_seeds(np.array([5.0])) == {"mean": 5.0}
 
 
 # Spectrum and alignment

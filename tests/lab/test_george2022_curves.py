@@ -97,6 +97,18 @@ def test_looks_without_progress_are_averaged() -> None:
     np.testing.assert_allclose(curves.at(np.array([1.0, 1.5]), curve), [3.0, 1.5])
 
 
+def test_the_range_is_that_of_monotone_progress() -> None:
+    """A run that first falls back has not passed what lies behind its start, however far back it falls."""
+    back, other = np.array([0.8, 0.5, 0.6, 1.0]), np.array([0.6, 0.7, 1.0])
+    levels = curves.common([(back, back), (other, other)], rising=True)
+    assert (levels[0], levels[-1]) == (0.8, 1.0)
+    levels = curves.common([(2 - back, back), (2 - other, other)])
+    np.testing.assert_allclose([levels[0], levels[-1]], [1.2, 1.0])
+    # Where one is at 0.8 (in the mean over three looks there) and the other interpolates to it.
+    seen = curves.differences((back, np.array([3.0, 6.0, 9.0, 0.0])), (other, np.array([0.0, 1.0, 4.0])), rising=True)
+    assert seen[0] == pytest.approx(6 - 2)
+
+
 def test_runs_without_common_progress_cannot_be_compared() -> None:
     high, low = (np.array([2.0, 1.5]), np.zeros(2)), (np.array([1.0, 0.5]), np.zeros(2))
     assert np.isnan(curves.differences(high, low)).all()
@@ -129,7 +141,7 @@ def test_over_seeds() -> None:
         "part of seeds": pytest.approx(2 / 3),
     }
     assert curves.over_seeds([2.0]) == {"mean": 2.0, "part of seeds": 1.0}
-    assert curves.over_seeds([float("nan")])["part of seeds"] == 0
+    assert math.isnan(curves.over_seeds([1.0, float("nan")])["part of seeds"])
     assert curves.late(np.arange(50.0)) == 47.0
 
 
@@ -153,6 +165,7 @@ def noisy_run(onset: float, *, test: float, looks: int = 60) -> dict[str, np.nda
 
 
 def test_memorization_is_read_off_runs() -> None:
+    measured = [f"noise-a{alpha}-s{seed}" for alpha in (1, 100) for seed in (0, 1)]
     arrays = Arrays(
         {
             **{f"noise-a1-s{seed}": noisy_run(0.9 + 0.1 * seed, test=0.5) for seed in (0, 1)},
@@ -165,6 +178,9 @@ def test_memorization_is_read_off_runs() -> None:
     values = measures_noise.onset_values(arrays)
     assert values == {"α = 1": pytest.approx(0.95, abs=0.03), "α = 100": pytest.approx(1.5, abs=0.03)}
     assert measures_noise.rise(arrays)["α = 100"] == pytest.approx((START - 1.5) ** 2, abs=0.01)
+    diverged = noisy_run(1.5, test=0.8)
+    diverged["losses"] += np.linspace(0, 5, 60)[:, None]  # clean samples, too
+    assert measures_noise.rise(Arrays(dict.fromkeys(measured, diverged)))["α = 1"] < 0
     best = advantage(measures_noise.NOISE, "losses")(arrays)
     assert best["mean"] == pytest.approx(0.3, abs=0.01)
     clean = np.linspace(START, 0.2, 1000)
@@ -216,14 +232,19 @@ def test_the_spread_of_bins_is_read_off_runs() -> None:
     }
     signs = measures_cscores.signs(arrays)
     assert signs["easiest"] < 0 < signs["most difficult"]
-    assert signs["correlation"] == pytest.approx(-1)
-    spread = gap(measures_cscores.CSCORES, measures_cscores.spread("accuracies"), rising=True)
-    assert spread(arrays)["part of seeds"] == 1
+    assert measures_cscores.tilt(arrays) == pytest.approx(-1)
+    spread = gap(measures_cscores.CSCORES, measures_cscores.spread, rising=True)
+    assert spread(arrays)["mean"] == pytest.approx(2 * easiest["mean"] / START, abs=0.02)
+    turned = Arrays({f"cscores-a{a}-s{s}": binned_run(tilt) for a, tilt in ((1, -0.3), (100, 0.1)) for s in (0, 1)})
+    assert spread(turned)["part of seeds"] == 0  # the easiest are learned last: that is no spread
     assert measures_linearity.lowest("kernel")(arrays) == {"kernel": pytest.approx(0.8)}
     assert measures_linearity.steadiness("kernel")(arrays) == {
         "C-scores": pytest.approx(-0.8),
         "label noise": pytest.approx(-0.8),
     }
+    short = binned_run(0.3) | {"linearity": np.array([[1.0], [0.9]])}
+    found = measures_linearity.steadiness("kernel")(Arrays(dict.fromkeys(parts, short)))
+    assert all(math.isnan(value) for value in found.values())
 
 
 def grouped_run(lag: float, helped: tuple[str, str]) -> dict[str, np.ndarray]:
@@ -237,11 +258,14 @@ def grouped_run(lag: float, helped: tuple[str, str]) -> dict[str, np.ndarray]:
     return {"groups": np.array(names), "accuracies": seen, "losses": 1.5 - seen, "with": np.array(helped)}
 
 
+LAGS = {"a05": 0.8, "a1": 0.6, "a100": 0.2}
+"""By how much each α lags behind."""
+
+
 @pytest.mark.parametrize("helped", [("00", "11"), ("01", "11")])
 def test_dependence_on_a_spurious_feature_is_read_off_runs(helped: tuple[str, str]) -> None:
-    lags = {"a05": 0.8, "a1": 0.6, "a100": 0.2}
     mean = 0.25 * 28 / 29  # the mean of 1 − accuracy from the second of thirty looks on
-    arrays = Arrays({f"patch-{key}-{s}": grouped_run(lag, helped) for key, lag in lags.items() for s in ("s0", "s1")})
+    arrays = Arrays({f"patch-{key}-{s}": grouped_run(lag, helped) for key, lag in LAGS.items() for s in ("s0", "s1")})
     for part in ("train", "test"):
         found = measures_spurious.less_prone(measures_spurious.PATCH, measures_spurious.without(part))(arrays)
         assert found == {
@@ -256,8 +280,28 @@ def test_dependence_on_a_spurious_feature_is_read_off_runs(helped: tuple[str, st
     tested = measures_spurious.less_prone(measures_spurious.PATCH, measures_spurious.tested)(arrays)
     assert tested["over α = 1"] == pytest.approx(0.2 * mean)
     assert measures_spurious.convergence(measures_spurious.PATCH, measures_spurious.tested)(arrays) < 0.2
-    end = measures_spurious.at_the_end(measures_spurious.PATCH, measures_spurious.without("test"))(arrays)
-    assert end["all"] == pytest.approx(-0.4 * mean)
+    end = measures_spurious.late_advantage(measures_spurious.PATCH, measures_spurious.without("test"))(arrays)
+    assert end["part of seeds"] == 0
+    assert end["mean"] == pytest.approx(-0.4 * 0.5 * 28 / 29 * 2 / 49)  # 1 − accuracy at the third level from the end
+
+
+def test_runs_that_cross_have_not_converged() -> None:
+    """Differences that change their sign are far apart at both ends, and zero in the mean."""
+    run, other = grouped_run(0.0, ("00", "11")), grouped_run(0.0, ("00", "11"))
+    hurt = [measures_spurious.GROUPS.index(name) + 5 for name in ("01", "10")]
+    other["accuracies"][:, hurt] += 0.4 * (other["accuracies"][:, [0]] - 0.75)
+    arrays = Arrays({f"patch-{key}-{s}": run if key == "a1" else other for key in LAGS for s in ("s0", "s1")})
+    found = measures_spurious.convergence(measures_spurious.PATCH, measures_spurious.tested)(arrays)
+    assert found == pytest.approx(1.9, abs=0.15)
+
+
+def test_what_was_not_measured_is_not_a_number() -> None:
+    """Runs that never reach one another's accuracies are not called contrary to the claim."""
+    lazy, rich = grouped_run(0.2, ("00", "11")), grouped_run(0.6, ("00", "11"))
+    lazy["accuracies"] = lazy["accuracies"] / 2
+    arrays = Arrays({f"patch-{key}-{s}": lazy if key == "a100" else rich for key in LAGS for s in ("s0", "s1")})
+    found = measures_spurious.less_prone(measures_spurious.PATCH, measures_spurious.tested)(arrays)
+    assert all(math.isnan(value) for value in found.values())
 
 
 # Training
@@ -347,6 +391,12 @@ def test_groups_are_those_of_label_and_attribute(tmp_path: Path) -> None:
         "test 10": [2.0],
         "test 11": [3.0],
     }
+
+
+def test_samples_to_probe_come_from_all_groups() -> None:
+    x = torch.arange(8.0).view(8, 1, 1, 1)
+    assert spurious._spread(x, 4).flatten().tolist() == [0, 2, 4, 6]
+    assert spurious._spread(x, 3).flatten().tolist() == [0, 2, 5]
 
 
 def test_consistency_counts_only_networks_that_did_not_see_the_sample() -> None:

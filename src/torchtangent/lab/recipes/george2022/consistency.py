@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,8 +79,8 @@ def _train_all(
     """Train a network on each subset, all at once, by SGD; their outputs on all samples."""
     config = context.config
     count, size = members.shape
-    build = [lambda: mlp([x[0].numel(), *config["widths"], 10])] * count
-    models = [seeded(make, config["seed"] + i).to(context.device) for i, make in enumerate(build)]
+    build = partial(mlp, [x[0].numel(), *config["widths"], 10])
+    models = [seeded(build, config["seed"] + i).to(context.device) for i in range(count)]
     weights = copies(models)
     velocity = {name: torch.zeros_like(w) for name, w in weights.items()}
 

@@ -38,8 +38,9 @@ def common(curves: Sequence[Curve], *, rising: bool = False) -> Float[Array, " p
     >>> common([falls, too])[[0, -1]]
     array([1.8, 0.5])
     """
-    low = max(x.min(initial=np.inf) for x, _ in curves)
-    high = min(x.max(initial=-np.inf) for x, _ in curves)
+    passed = [monotone(x, rising=rising) for x, _ in curves]
+    low = max(x.min(initial=np.inf) for x in passed)
+    high = min(x.max(initial=-np.inf) for x in passed)
     if low >= high:
         return np.full(POINTS, np.nan)
     return np.linspace(low, high, POINTS) if rising else np.linspace(high, low, POINTS)
@@ -89,6 +90,11 @@ def late(values: Float[Array, " points"]) -> float:
     return float(values[-max(1, len(values) // 10) :].mean())
 
 
+def agreement(values: Float[Array, " seeds"]) -> float:
+    """The part of the seeds on which a value is positive; NaN if it could not be measured on one of them."""
+    return float("nan") if np.isnan(values).any() else float(np.mean(values > 0))
+
+
 def over_seeds(values: Sequence[float]) -> dict[str, float]:
     """The mean, its standard error if there are several seeds, and the part of them on which the value is positive.
 
@@ -97,4 +103,4 @@ def over_seeds(values: Sequence[float]) -> dict[str, float]:
     """
     found = np.asarray(values, dtype=float)
     error = {"standard error": float(found.std(ddof=1) / np.sqrt(len(found)))} if len(found) > 1 else {}
-    return {"mean": float(found.mean())} | error | {"part of seeds": float(np.mean(found > 0))}
+    return {"mean": float(found.mean())} | error | {"part of seeds": agreement(found)}

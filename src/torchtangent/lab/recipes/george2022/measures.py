@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from torchtangent.lab.measures import exponent
+from torchtangent.lab.measures import exponent, spearman
 from torchtangent.lab.rules import Measured
 from torchtangent.lab.study import Arrays
 
@@ -59,8 +59,7 @@ def steadiness(alpha: float, name: str) -> Callable[[Arrays], Measured]:
 
     def measure(arrays: Arrays) -> Measured:
         values = np.median(metric(arrays, alpha, name), axis=0)
-        ranks = [np.sum(values < value) + np.sum(values <= value) for value in values]
-        return float(np.corrcoef(np.arange(len(values)), ranks)[0, 1])
+        return spearman(np.arange(len(values)), values)
 
     return measure
 

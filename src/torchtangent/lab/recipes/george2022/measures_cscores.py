@@ -23,13 +23,10 @@ def decile(number: int, kind: Kind = "losses") -> Look:
     return lambda run: curve(kind, run.mean(kind, *BINS), run.mean(kind, BINS[number]))
 
 
-def spread(kind: Kind) -> Look:
-    """How far the easiest bin is from the most difficult one, against the mean over bins."""
-
-    def look(run: Run) -> Curve:
-        return curve(kind, run.mean(kind, *BINS), np.abs(run.mean(kind, BINS[-1]) - run.mean(kind, BINS[0])))
-
-    return look
+def spread(run: Run) -> Curve:
+    """How much more accurate the easiest bin is than the most difficult one, against the mean over bins."""
+    bins = run.each("accuracies", BINS)
+    return curve("accuracies", bins.mean(1), bins[:, -1] - bins[:, 0])
 
 
 def order(parts: Sequence[str]) -> Callable[[Arrays], Measured]:
@@ -54,10 +51,14 @@ def by_bin(arrays: Arrays) -> tuple[Float[Array, " points"], Float[Array, "point
 
 
 def signs(arrays: Arrays) -> Measured:
-    """Mean differences of the easiest and the most difficult bin, and Spearman's correlation with the bins' numbers."""
+    """The mean differences of the easiest and the most difficult bin."""
     means = by_bin(arrays)[1].mean(0)
-    found = {"easiest": float(means[-1]), "most difficult": float(means[0])}
-    return found | {"correlation": spearman(np.arange(len(BINS)), means)}
+    return {"easiest": float(means[-1]), "most difficult": float(means[0])}
+
+
+def tilt(arrays: Arrays) -> Measured:
+    """Spearman's correlation of the bins' mean differences and their numbers."""
+    return spearman(np.arange(len(BINS)), by_bin(arrays)[1].mean(0))
 
 
 def halves_agree(arrays: Arrays) -> Measured:

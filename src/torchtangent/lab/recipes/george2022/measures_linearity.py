@@ -34,11 +34,14 @@ def lowest(*names: str) -> Callable[[Arrays], Measured]:
 
 
 def steadiness(name: str) -> Callable[[Arrays], Measured]:
-    """Spearman's correlation with the progress of training for α = 1, mean over seeds: −1 if it only falls."""
+    """Spearman's correlation with the progress of training for α = 1, mean over seeds: −1 if it only falls.
+
+    NaN if a run was measured less than three times: two points always rise or fall.
+    """
 
     def of(run: Run) -> float:
         values = run.metric(name)
-        return spearman(np.arange(len(values)), values)
+        return spearman(np.arange(len(values)), values) if len(values) > 2 else float("nan")
 
     return lambda arrays: {
         title: float(np.mean([of(rich) for rich, _ in pairs(arrays, parts)]))

@@ -47,11 +47,11 @@ def onset_values(arrays: Arrays) -> Measured:
 
 
 def rise(arrays: Arrays) -> Measured:
-    """How far the noisy loss rises above where it began, the least over seeds."""
+    """How far the noisy loss rises above where it began while the clean loss is below its own, the least over seeds."""
 
     def of(run: Run) -> float:
-        seen = run.mean("losses", "noisy")
-        return float(seen.max() - seen[0])
+        clean, seen = run.mean("losses", "clean"), run.mean("losses", "noisy")
+        return float(seen[clean < clean[0]].max(initial=-np.inf) - seen[0])
 
     return _named(np.min([[of(a), of(b)] for a, b in pairs(arrays, NOISE)], axis=0))
 

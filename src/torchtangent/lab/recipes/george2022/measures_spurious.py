@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
+from jaxtyping import Float
 
-from torchtangent.lab.recipes.george2022.curves import Array, Curve, differences, late
+from torchtangent.lab.recipes.george2022.curves import Array, Curve, agreement, differences, late, over_seeds
 from torchtangent.lab.recipes.george2022.seen import SEEDS, Kind, Look, Run, curve
 from torchtangent.lab.rules import Measured
 from torchtangent.lab.study import Arrays
@@ -62,31 +63,28 @@ def less_prone(parts: Sequence[str], look: Look, kind: Kind = "accuracies") -> C
             apart = [differences(look(lazy), look(run), rising=rising) for run in rich.values()]
             found.append([sign * float(values.mean()) for values in apart])
         means = np.mean(found, axis=0)
-        agree = {"part of seeds": float(np.mean(np.min(found, axis=1) > 0))}
+        agree = {"part of seeds": agreement(np.min(found, axis=1))}
         return {f"over {name}": float(value) for name, value in zip(ALPHAS, means, strict=False)} | agree
 
     return measure
 
 
-def at_the_end(parts: Sequence[str], look: Look) -> Callable[[Arrays], Mapping[str, float]]:
-    """How much better α = 1 is than α = 100 on all of the common progress and in its last tenth."""
-
-    def measure(arrays: Arrays) -> Mapping[str, float]:
-        found = []
-        for part in parts:
-            run = runs(arrays, part)
-            apart = differences(look(run["α = 1"]), look(run["α = 100"]), rising=True)
-            found.append((float(apart.mean()), late(apart)))
-        return dict(zip(("all", "late"), np.mean(found, axis=0).tolist(), strict=True))
-
-    return measure
+def late_advantage(parts: Sequence[str], look: Look) -> Callable[[Arrays], Measured]:
+    """How much better α = 1 is than α = 100 in the last tenth of the common progress."""
+    return lambda arrays: over_seeds([late(apart) for apart in _apart(arrays, parts, look)])
 
 
 def convergence(parts: Sequence[str], look: Look) -> Callable[[Arrays], Measured]:
-    """The distance of α = 1 from α = 100 at the end of the common progress over that on all of it."""
+    """The mean distance of α = 1 from α = 100 in the last tenth of the common progress over that on all of it."""
 
     def measure(arrays: Arrays) -> Measured:
-        apart = at_the_end(parts, look)(arrays)
-        return float(abs(apart["late"]) / abs(apart["all"])) if apart["all"] else float("nan")
+        distance = np.abs(_apart(arrays, parts, look)).mean(0)
+        return late(distance) / float(distance.mean()) if distance.any() else float("nan")
 
     return measure
+
+
+def _apart(arrays: Arrays, parts: Sequence[str], look: Look) -> Float[Array, "seeds points"]:
+    """Accuracies for α = 1 minus those for α = 100, at equal progress."""
+    every = [runs(arrays, part) for part in parts]
+    return np.stack([differences(look(run["α = 1"]), look(run["α = 100"]), rising=True) for run in every])

@@ -75,7 +75,7 @@ def train(context: Context, model: nn.Module, task: Task) -> dict[str, Any]:
             for index in batches(len(task.x), config["batch"], order, context.device):
                 loss = descent(task.x[index], f0[index], task.y[index])
                 steps += 1
-                if progress.reached(float(loss)):
+                if progress.reached(float(loss)):  # waits for the GPU: a look has to come before the next step
                     watch.look(steps, progress)
             done = progress.level <= config["until"] or epoch == config["epochs"] - 1
             if done or epoch % max(1, config["epochs"] // _BETWEEN) == 0:

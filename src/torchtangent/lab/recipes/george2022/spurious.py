@@ -92,8 +92,8 @@ def groups(context: Context) -> Mapping[str, Any]:
     model, sets = (_photographed if photographed else _patched)(context)
     looked = {"train": (sets["train"].x[:_TRAINED], sets["train"].y[:_TRAINED])}
     for part in ("train", "test"):
-        looked |= _by_group(part, sets.get(f"{part} groups", sets[part]), context.config["watched"])
-    task = Task(sets["train"].x, sets["train"].y, looked, sets["test"].x[: context.config["probed"]])
+        looked |= _by_group(part, sets[part], context.config["watched"])
+    task = Task(sets["train"].x, sets["train"].y, looked, _spread(sets["test"].x, context.config["probed"]))
     helped = ("01", "11") if context.config["data"] == "celeba" else ("00", "11")
     return train(context, model, task) | {"with": np.array(helped)}
 
@@ -105,6 +105,11 @@ def _by_group(part: str, samples: Groups, most: int) -> dict[str, tuple[Tensor, 
         chosen = (samples.group == number).nonzero()[:most, 0]
         found[f"{part} {name}"] = (samples.x[chosen], samples.y[chosen])
     return found
+
+
+def _spread(x: Float[Tensor, "n c h w"], count: int) -> Float[Tensor, "count c h w"]:
+    """So many samples at equal distances: photographs are in the order of their groups."""
+    return x[torch.arange(count, device=x.device) * len(x) // count]
 
 
 def _patched(context: Context) -> tuple[nn.Module, dict[str, Groups]]:
@@ -139,14 +144,12 @@ def _photographed(context: Context) -> tuple[nn.Module, dict[str, Groups]]:
     for part in ("train", "test"):
         photographs = read(context.data_root, part)
         context.checksums.update(photographs.checksums)
-        balanced = [(photographs.group == number).nonzero()[: config["watched"], 0] for number in range(4)]
-        wanted = {f"{part} groups": torch.cat(balanced)}
-        if part == "train":
-            wanted["train"] = torch.arange(min(config["train"], len(photographs.y)))
-        for name, index in wanted.items():
-            found = photographs.read(index)
-            sets[name] = Groups(*(t.to(context.device) for t in (found.x, found.y, found.spurious)))
-    sets["test"] = sets["test groups"]
+        index = torch.arange(min(config["train"], len(photographs.y)))
+        if part == "test":
+            members = [(photographs.group == number).nonzero()[: config["watched"], 0] for number in range(4)]
+            index = torch.cat(members)
+        found = photographs.read(index)
+        sets[part] = Groups(*(t.to(context.device) for t in (found.x, found.y, found.spurious)))
     if config["start"] == "ImageNet":
         return with_new_head(from_imagenet(context.data_root).to(context.device), config["seed"]), sets
     return network(context, sets["train"].x, outputs=1), sets

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from torchtangent.lab.claims import Claim
-from torchtangent.lab.measures import ROUNDING, exponent, smallest
-from torchtangent.lab.rules import AtLeast, AtMost, Each, Near
+from torchtangent.lab.measures import smallest
+from torchtangent.lab.rules import AtLeast, AtMost, Near
 
 CLAIMS = (
     Claim(
@@ -21,12 +21,12 @@ CLAIMS = (
         name="batch statistics",
         statement="With BatchNorm in training mode α(f − f₀) is not defined: α boosts the differences between batches.",
         published="boosted by α",
-        measure=lambda arrays: {
-            "power of α": exponent(arrays["alphas"], arrays["training_output"]),
-            "at α = 100": float(arrays["training_output"][2]),
-        },
-        rule=Each({"power of α": Near(1.0, ROUNDING), "at α = 100": AtLeast(1.0)}),
-        note="Root mean square of the outputs with unchanged weights, which should be zero; 1 is our threshold.",
+        measure=lambda arrays: float(arrays["training_output"][arrays["alphas"].tolist().index(100.0)]),
+        rule=AtLeast(1.0),
+        note=(
+            "Root mean square of the outputs with unchanged weights at α = 100, which should be zero; 1 is our "
+            "threshold."
+        ),
     ),
     Claim(
         id="TG-5-API",

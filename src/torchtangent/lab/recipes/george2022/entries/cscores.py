@@ -41,7 +41,7 @@ ENTRIES = (
         ),
         setup=_SETUP,
         parts=named(*CSCORES),
-        panels=(Panel(draw.deciles(), "Losses of deciles 0, 2, 7, 9 against the mean: more spread for alpha 1."),),
+        panels=(Panel(draw.deciles(), "Losses of deciles 0, 2, 7, 9 against the mean, for both alphas."),),
         caption=(
             "The loss of four deciles against the mean training loss, which falls from left to right. Mean over seeds "
             "and their range."
@@ -69,7 +69,7 @@ ENTRIES = (
         paper="Non-linear minus linear loss at equal training loss: negative for high C-scores, positive for low ones.",
         setup="The runs of figure 5.2, top left.",
         parts=named(*CSCORES),
-        panels=(Panel(draw.bin_differences, "Differences of ten bins: below zero for easy, above for difficult."),),
+        panels=(Panel(draw.bin_differences, "Differences of ten bins against the mean training loss."),),
         caption="The loss of every tenth of the C-scores for α = 1 minus that for α = 100; mean over seeds.",
         notes=_SCORES + LENGTH,
     ),

@@ -19,7 +19,7 @@ ENTRIES = (
             "what `tt.lazy` says to it; what `tt.TangentProbe` measures."
         ),
         parts=("interface",),
-        panels=(Panel(draw.at_start, "In training mode the outputs grow with alpha, in eval mode they are rounding."),),
+        panels=(Panel(draw.at_start, "Root mean square of the outputs against alpha, in training and in eval mode."),),
         caption="The outputs α(f − f₀) before training, which should be zero, in both modes of BatchNorm.",
     ),
 )

@@ -21,8 +21,8 @@ ENTRIES = (
         ),
         parts=("first-step", "trajectories"),
         panels=(
-            Panel(draw.first_step, "The step of the outputs is the same for all alphas, that of parameters falls."),
-            Panel(draw.trajectories, "Distance from the linearized network falls with alpha, faster without kinks."),
+            Panel(draw.first_step, "The length of the first step against alpha, of outputs and of parameters."),
+            Panel(draw.trajectories, "Distance from the linearized network against alpha, for ReLU and tanh."),
         ),
         caption=(
             "Left: length of the first step against α, in function space and in parameter space. Right: how far "
@@ -30,9 +30,8 @@ ENTRIES = (
         ),
         notes=(
             "The thesis adds f₀ (eq. 5.2.4), the released code does not; both are run. The thesis gives no rate: 1/α "
-            "is that of Chizat et al. for smooth networks. With ReLU the distance falls more slowly, as 1/√α: a part "
-            "1/α of the units switches, each with an effect that α does not reduce, and effects at random add up to "
-            "their root."
+            "is that of Chizat et al. for smooth networks. With ReLU one expects 1/√α: a part 1/α of the units "
+            "switches, each with an effect that α does not reduce, and effects at random add up to their root."
         ),
     ),
 )

@@ -21,14 +21,14 @@ ENTRIES = (
         ),
         parts=("linearity",),
         panels=(
-            Panel(draw.linearity(1.0), "For alpha 1 signs, kernel and representation move away from the start."),
-            Panel(draw.linearity(100.0), "For alpha 100 all stay close to one."),
+            Panel(draw.linearity(1.0), "Four measures against the training loss for alpha 1."),
+            Panel(draw.linearity(100.0), "The same for alpha 100."),
         ),
         caption="Similarity to initialization against the training loss, for α = 1 (left) and α = 100 (right).",
         notes=(
             "The released code computes the representation's alignment from d×d second moments, the thesis defines it "
-            "with n×n Gram matrices; both are logged. They differ much: all inputs keep a large common part, which "
-            "dominates the uncentred Gram matrix."
+            "with n×n Gram matrices; both are logged. They need not agree: what all inputs of the last layer have in "
+            "common weighs much in an uncentred Gram matrix."
         ),
     ),
 )

@@ -16,13 +16,15 @@ def named(*patterns: str) -> tuple[str, ...]:
 
 
 PROGRESS = (
-    "Runs are looked at when the loss of a batch first falls below ln 10 · 0.96ᵏ, and compared where they have come "
-    "equally far: progress is made monotone by its running minimum, and values are interpolated on the range that both "
-    "runs pass."
+    "Runs are looked at when the loss of a batch first falls below ln 10 · 0.96ᵏ, and in between at ends of epochs; "
+    "they end early where that level is below {noise-a1-s0[until]}, or a loss is not finite. They are compared where "
+    "they have come equally far: progress is made monotone by its running minimum, and values are interpolated on the "
+    "range that both runs pass."
 )
 LENGTH = (
     "Published: 200 epochs for α = 1, 1,000 for α = 100, single runs. Here fewer epochs and two seeds, so that all "
-    "runs of the study take minutes on one GPU; at the smoke scale digits and a small network."
+    "runs of the study take minutes on one GPU; at the smoke scale digits and a small network, whose settings were "
+    "found in small trials."
 )
 _NETWORK = (
     "{noise-a1-s0[network]} without normalization on {noise-a1-s0[train]} images of {noise-a1-s0[data]}, of which 15 % "
@@ -43,7 +45,7 @@ ENTRIES = (
         setup=_NETWORK + _WATCHED + PROGRESS,
         parts=named(*NOISE),
         panels=(
-            Panel(draw.memorization("noisy"), "The loss of noisy samples rises, then falls, later for alpha 1."),
+            Panel(draw.memorization("noisy"), "The loss of noisy samples against that of clean ones."),
             Panel(draw.memorization("test"), "The test loss against the loss of clean training samples."),
         ),
         caption=(
@@ -95,10 +97,14 @@ ENTRIES = (
             Panel(draw.rates("noisy", "accuracies"), "The same against the accuracy of clean samples."),
             Panel(draw.rate_linearity, "The kernel's alignment for three rates and for alpha 100."),
         ),
-        caption="Accuracies at equal progress for several learning rates, and the alignment of the tangent kernel.",
+        caption=(
+            "Accuracies at equal progress for several learning rates, and the alignment of the tangent kernel (dotted: "
+            "0.9, to which the thesis sees it drop)."
+        ),
         notes=(
             "The text's axis is the loss of clean samples, the released code also has their accuracy: both. η = 10⁻⁶ "
-            "took 10,000 epochs and is left out; the smallest rate here gets through the first part of training only."
+            "took 10,000 epochs and is left out; in the epochs given here the smallest rate may get through the first "
+            "part of training only."
         ),
     ),
     Entry(
@@ -133,8 +139,8 @@ ENTRIES = (
         caption="As figure 5.2, bottom left, for the other network.",
         notes=(
             "PyTorch's initialization makes the tangent kernel of VGG11 so small that α = 100 took 10,000 epochs at "
-            "η = 0.01. Here its rate is larger, the training set half as large and VGG11 half as wide (32 channels). "
-            "At the smoke scale LeNet takes its place."
+            "η = 0.01. Here its rate is larger (found in small trials on a CPU), the training set half as large and "
+            "VGG11 half as wide (32 channels). At the smoke scale LeNet takes its place."
         ),
     ),
     Entry(

@@ -32,9 +32,7 @@ def trajectories(arrays: Arrays) -> Figure:
     large = alphas[alphas >= LARGE]
     for power, start in ((0.5, ends["ReLU"]), (1.0, ends["tanh"])):
         line = 0.6 * start[-1] * (large / large[-1]) ** -power
-        axes.plot(
-            large, line, color=INK, linewidth=0.8, linestyle=":", label="slopes −½ and −1" if power == 1 else None
-        )
+        axes.plot(large, line, color=INK, linewidth=0.8, linestyle=":", label="slopes −½, −1" if power == 1 else None)
     axes.set(xscale="log", yscale="log")
     legend(figure)
     return figure

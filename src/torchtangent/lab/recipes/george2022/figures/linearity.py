@@ -20,9 +20,10 @@ def linearity(alpha: float) -> Callable[[Arrays], Figure]:
         for i, name in enumerate(arrays["metrics"].tolist()):
             values = metric(arrays, alpha, name)
             axes.fill_between(arrays["levels"], values.min(0), values.max(0), color=SERIES[i], alpha=0.2, linewidth=0)
-            axes.plot(arrays["levels"], np.median(values, 0), **series(i), label=name)
+            label = name.replace("representation, ", "the same, ")  # the legend is narrow
+            axes.plot(arrays["levels"], np.median(values, 0), **series(i), label=label)
         axes.invert_xaxis()
-        axes.set(ylim=(0.4, 1.02))
+        axes.set(ylim=(min(0.4, axes.get_ylim()[0]), 1.02))
         legend(figure)
         return figure
 

@@ -57,7 +57,9 @@ def rates(group: str, axis: Kind) -> Callable[[Arrays], Figure]:
 
 def rate_linearity(arrays: Arrays) -> Figure:
     """TG-FigC.1: the kernel's alignment for several learning rates, and for α = 100."""
-    figure, axes = panel("Alignment of the tangent kernel", x="loss of clean training samples", y="with the first one")
+    figure, axes = panel(
+        "Alignment of the tangent kernel", x="loss of clean training samples", y="alignment with the first one"
+    )
     for i, (name, part) in enumerate({**RATES, "α = 100": "noise-a100-s0"}.items()):
         run = Run(arrays, part)
         axes.plot(run.mean("losses", "clean")[run["measured_at"]], run.metric("kernel"), **series(i), label=name)

@@ -40,7 +40,7 @@ def linearity(parts: Sequence[str]) -> Callable[[Arrays], Figure]:
                     run = runs(arrays, part)[name]
                     seen.append((run.mean("losses", "train")[run["measured_at"]], run.metric(metric)))
                 label = name if metric == "kernel" else None
-                band(axes, seen, **series(i, marker="", linestyle=linestyle), label=label)
+                band(axes, seen, **series(i, linestyle=linestyle, markevery=7), label=label)
         axes.invert_xaxis()
         legend(figure)
         return figure
