@@ -12,7 +12,7 @@ from scipy.integrate import solve_ivp
 from torch import Tensor
 
 from torchtangent.lab.recipes.george2022 import closed, examples, modes, plain
-from torchtangent.lab.recipes.george2022.measures_examples import gap, half_times, second_when_first, when
+from torchtangent.lab.recipes.george2022.measures.examples import gap, half_times, second_when_first, when
 from torchtangent.lab.recipes.george2022.modes import Array
 
 EXACT = {"method": "DOP853", "rtol": 1e-13, "atol": 1e-15}

@@ -17,20 +17,15 @@ from torch.nn import functional as F
 from torchtangent.lab.data import DataError, Groups
 from torchtangent.lab.measures import spearman
 from torchtangent.lab.models import mlp, seeded
-from torchtangent.lab.recipes.george2022 import (
-    consistency,
-    curves,
-    measures_cscores,
-    measures_linearity,
-    measures_noise,
-    measures_spurious,
-    pretrained,
-    scaled,
-    spurious,
-)
+from torchtangent.lab.recipes.george2022 import consistency, pretrained, scaled, spurious
+from torchtangent.lab.recipes.george2022.measures import cscores as measures_cscores
+from torchtangent.lab.recipes.george2022.measures import curves
+from torchtangent.lab.recipes.george2022.measures import linearity_images as measures_linearity
+from torchtangent.lab.recipes.george2022.measures import noise as measures_noise
+from torchtangent.lab.recipes.george2022.measures import spurious as measures_spurious
+from torchtangent.lab.recipes.george2022.measures.seen import advantage, gap
 from torchtangent.lab.recipes.george2022.progress import Progress
 from torchtangent.lab.recipes.george2022.recipe import STUDY
-from torchtangent.lab.recipes.george2022.seen import advantage, gap
 from torchtangent.lab.results import Run
 from torchtangent.lab.runner import Context, Listener
 from torchtangent.lab.study import Arrays, Part

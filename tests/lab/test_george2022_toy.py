@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 from torchtangent.lab.data.synthetic import yin_yang_grid
 from torchtangent.lab.models import mlp
-from torchtangent.lab.recipes.george2022 import measures_toy, toy
+from torchtangent.lab.recipes.george2022 import toy
 from torchtangent.lab.recipes.george2022.ensembles import Ensemble, Linearizations, Networks
+from torchtangent.lab.recipes.george2022.measures import toy as measures_toy
 from torchtangent.lab.runner import Context
 from torchtangent.lab.study import Arrays
 

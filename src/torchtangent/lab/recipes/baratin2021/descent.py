@@ -42,11 +42,14 @@ def one_step(context: Context) -> Mapping[str, Any]:
     metric = tt.fisher(model, (x, y), tt.Dense, likelihood="gaussian", kind="exact").dense()
     squares, V = torch.linalg.eigh(metric)
     shared = min(len(values), len(squares))
+    singular = torch.linalg.svdvals(J)[:shared]
     squares, V = len(x) * squares.flip(0), V.flip(1)[:, : config["leading"]]
     functions = J @ V / squares[: config["leading"]].sqrt()
     return {
         "eigenvalues": values[:shared].cpu().numpy(),
         "metric_eigenvalues": squares[:shared].cpu().numpy(),
+        "singular_error": relative(singular.square(), values[:shared]),
+        "singular_printed_error": relative(singular, values[:shared]),
         "function_error": relative(K @ functions, squares[: config["leading"]] * functions),
         "slopes": (U.T @ slope.flatten())[:shared].cpu().numpy(),
         "predicted": predicted[:shared].cpu().numpy(),

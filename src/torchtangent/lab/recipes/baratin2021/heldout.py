@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import torchtangent as tt
-from torchtangent.lab.recipes.baratin2021.training import CLASSES, Images, descend, halts, images, network, scores
+from torchtangent.lab.recipes.baratin2021.training import CLASSES, Images, descend, halts, images, network
 from torchtangent.lab.runner import Context
 from torchtangent.lab.study import Part
 
@@ -30,11 +30,11 @@ def alignment(context: Context) -> Mapping[str, Any]:
     stops = halts(config["steps"], config["halts"])
     data = images(context)
     rows = [_run(context, data, seed, stops) for seed in config["seeds"]]
-    cka, uncentred, test = np.moveaxis(np.array(rows, dtype=np.float32), 2, 0)
-    return {"steps": np.array(stops), "cka": cka, "uncentred": uncentred, "test_accuracy": test}
+    cka, uncentred = np.moveaxis(np.array(rows, dtype=np.float32), 2, 0)
+    return {"steps": np.array(stops), "cka": cka, "uncentred": uncentred}
 
 
-def _run(context: Context, data: Images, seed: int, stops: list[int]) -> list[list[float]]:
+def _run(context: Context, data: Images, seed: int, stops: list[int]) -> list[tuple[float, float]]:
     config = context.config
     model = network(config, data.x.shape[1:], seed).to(context.device).train()
     with torch.no_grad():
@@ -44,8 +44,7 @@ def _run(context: Context, data: Images, seed: int, stops: list[int]) -> list[li
     for _ in context.track(
         descend(model, data.x, data.y, lr=config["lr"], batch=config["batch"], seed=seed, stops=stops), len(stops)
     ):
-        aligned = label_alignment(model, data.x_test[:n], data.y_test[:n])
-        rows.append([*aligned, scores(model, data.x_test, data.y_test)[1]])
+        rows.append(label_alignment(model, data.x_test[:n], data.y_test[:n]))
     return rows
 
 

@@ -10,7 +10,7 @@ import torch
 
 import torchtangent as tt
 from torchtangent.lab.data import Dataset, difficult
-from torchtangent.lab.recipes.baratin2021.training import descend, halts, network, scores, standardized
+from torchtangent.lab.recipes.baratin2021.training import descend, halts, network, standardized
 from torchtangent.lab.runner import Context
 from torchtangent.lab.study import Part
 
@@ -27,9 +27,8 @@ def watched(context: Context) -> Mapping[str, Any]:
     easy = context.data(config["data"])
     other = _other(context, easy)
     rows = [_run(context, easy, other, seed, stops) for seed in config["seeds"]]
-    names = ("easy", "difficult", "easy_accuracy", "difficult_accuracy", "train_loss")
-    curves = np.moveaxis(np.array(rows, dtype=np.float32), 2, 0)
-    return {"steps": np.array(stops), **dict(zip(names, curves, strict=True))}
+    on_easy, on_difficult = np.moveaxis(np.array(rows, dtype=np.float32), 2, 0)
+    return {"steps": np.array(stops), "easy": on_easy, "difficult": on_difficult}
 
 
 def _run(context: Context, easy: Dataset, other: Dataset | None, seed: int, stops: list[int]) -> list[list[float]]:
@@ -43,10 +42,9 @@ def _run(context: Context, easy: Dataset, other: Dataset | None, seed: int, stop
     )
     x = standardized(drawn.x.to(context.device), drawn.x[:1].to(context.device), config["side"])[0]
     y, hard = drawn.y.to(context.device), drawn.difficult.to(context.device)
-    groups = [(x[mask], y[mask]) for mask in (~hard, hard)]
     model = network(config, x.shape[1:], seed).to(context.device)
     n = config["samples"]
-    (x_easy, y_easy), (x_hard, y_hard) = ((a[:n], b[:n]) for a, b in groups)
+    (x_easy, y_easy), (x_hard, y_hard) = ((x[mask][:n], y[mask][:n]) for mask in (~hard, hard))
     probe = tt.TangentProbe(
         model, x_easy, y_easy, x_test=x_hard, y_test=y_hard, steps=stops, measures=["cka"], layers=False
     )
@@ -56,8 +54,7 @@ def _run(context: Context, easy: Dataset, other: Dataset | None, seed: int, stop
     ):
         record = probe.log(step)
         assert record is not None  # every stop is one to measure at
-        accuracies = [scores(model, *group)[1] for group in groups]
-        rows.append([record["cka"], record["test/cka"], *accuracies, scores(model, x, y)[0]])
+        rows.append([record["cka"], record["test/cka"]])
     return rows
 
 

@@ -37,10 +37,11 @@ def random_kernels(context: Context) -> Mapping[str, Any]:
         y = y % c  # every class occurs
         Y, K = F.one_hot(y, c).double(), _kernel(Phi)
         cka, ratios = tt.alignment.cka(K, y), tt.spectrum.trace_ratio(K, list(range(1, rank + 1)))
+        shifted = _kernel(Phi + normal(c, rank))
         changed = {
             "scale of K": tt.alignment.cka(37 * K, y),
             "scale and shift of Y": tt.alignment.cka(K, 3 * Y - 2),
-            "shift of the features": tt.alignment.cka(_kernel(Phi + normal(c, rank)), y),
+            "shift of the features": tt.alignment.cka(shifted, y),
             "rotation of the features": tt.alignment.cka(_kernel(Phi @ torch.linalg.qr(normal(rank, rank))[0]), y),
             "order of the samples": tt.alignment.cka(_kernel(Phi[order]), y[order]),
         }
@@ -54,6 +55,7 @@ def random_kernels(context: Context) -> Mapping[str, Any]:
                 "cka": float(cka),
                 "cka_labels": float(tt.alignment.cka(_kernel(Y.unsqueeze(2)), y)),
                 "ka": float(tt.alignment.kernels(K, _kernel(normal(n, c, rank)))),
+                "printed_change": abs(printed_cka(shifted, Y) - printed_cka(K, Y)),
                 "changes": [abs(float(value - cka)) for value in changed.values()],
             }
         )
@@ -62,6 +64,14 @@ def random_kernels(context: Context) -> Mapping[str, Any]:
 
 def _kernel(Phi: Float[Tensor, "N C P"]) -> Float[Tensor, "N N C C"]:
     return torch.einsum("ncp,mep->nmce", Phi, Phi)
+
+
+def printed_cka(K: Float[Tensor, "N N C C"], Y: Float[Tensor, "N C"]) -> float:
+    """CKA with the centring of eq. 6.3.3, I − 11ᵀ/NC: one mean over samples and classes together."""
+    flat, y = tt.flatten(K), Y.flatten()
+    centred = flat - flat.mean(0) - flat.mean(1, keepdim=True) + flat.mean()
+    y = y - y.mean()
+    return float(y @ centred @ y / (torch.linalg.norm(centred) * (y @ y)))
 
 
 def layer_kernels(context: Context) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from torchtangent.lab.recipes.baratin2021.claims import (
     heldout,
     mixtures,
     noise,
+    rates,
     spectra,
     supernat,
 )
@@ -18,6 +19,7 @@ CLAIMS = (
     *spectra.CLAIMS,
     *bounds.CLAIMS,
     *disk.CLAIMS,
+    *rates.CLAIMS,
     *features.CLAIMS,
     *supernat.CLAIMS,
     *noise.CLAIMS,

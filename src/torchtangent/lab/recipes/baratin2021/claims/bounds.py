@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchtangent.lab.claims import Claim
 from torchtangent.lab.measures import ROUNDING, largest
-from torchtangent.lab.recipes.baratin2021 import measures as ours
+from torchtangent.lab.recipes.baratin2021.measures import bounds as ours
 from torchtangent.lab.rules import AtMost
 
 _EXACT = "Largest ratio of complexity and bound over random features and metrics; exact, over all signs."

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from torchtangent.lab.claims import Claim
-from torchtangent.lab.recipes.baratin2021 import measures_capacity as ours
 from torchtangent.lab.recipes.baratin2021.capacity import SWEEPS
+from torchtangent.lab.recipes.baratin2021.measures import capacity as ours
 from torchtangent.lab.rules import AtLeast, AtMost, Each
 from torchtangent.lab.study import Scale
 

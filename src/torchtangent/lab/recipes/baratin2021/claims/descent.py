@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torchtangent.lab.claims import Claim
 from torchtangent.lab.measures import DIVIDED, ROUNDING, largest
-from torchtangent.lab.recipes.baratin2021 import measures as ours
-from torchtangent.lab.rules import AtLeast, AtMost
+from torchtangent.lab.recipes.baratin2021.measures import descent as ours
+from torchtangent.lab.rules import AtLeast, AtMost, Each
 
 CLAIMS = (
     Claim(
@@ -43,6 +43,15 @@ CLAIMS = (
         measure=largest("function_error"),
         rule=AtMost(DIVIDED),
         note="Relative residual of the leading ones.",
+    ),
+    Claim(
+        id="TG-Lem6.2.1",
+        name="singular values",
+        statement="The singular values of the features are √λⱼ, and not λⱼ as printed in B.1.5.2.",
+        published="√λⱼ, corrected",
+        measure=ours.singular_errors,
+        rule=Each({"√λ": AtMost(ROUNDING), "λ, as printed": AtLeast(1e-3)}),
+        note="Relative differences of all of them together, the first of the squares. An erratum of the thesis.",
     ),
     Claim(
         id="TG-PropB.1.4/6",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from torchtangent.lab.claims import Claim
-from torchtangent.lab.recipes.baratin2021 import measures_heldout as ours
 from torchtangent.lab.recipes.baratin2021.heldout import NETWORKS
+from torchtangent.lab.recipes.baratin2021.measures import heldout as ours
 from torchtangent.lab.rules import AtLeast, Each
 
 CLAIMS = tuple(

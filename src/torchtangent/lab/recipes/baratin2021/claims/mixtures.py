@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from torchtangent.lab.claims import Claim
-from torchtangent.lab.recipes.baratin2021 import measures_mixtures as ours
 from torchtangent.lab.recipes.baratin2021.claims.noise import CLEARLY
+from torchtangent.lab.recipes.baratin2021.measures import mixtures as ours
 from torchtangent.lab.recipes.baratin2021.mixtures import DEPTHS, KINDS
 from torchtangent.lab.rules import AtLeast, AtMost, Each
 from torchtangent.lab.study import Scale

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchtangent.lab.claims import Claim
-from torchtangent.lab.recipes.baratin2021 import measures_noise as ours
+from torchtangent.lab.recipes.baratin2021.measures import noise as ours
 from torchtangent.lab.rules import AtLeast, AtMost, Between, Each, Increasing
 from torchtangent.lab.study import Scale
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from torchtangent.lab.claims import Claim
 from torchtangent.lab.measures import ROUNDING, largest, smallest
-from torchtangent.lab.recipes.baratin2021 import measures as ours
+from torchtangent.lab.recipes.baratin2021.measures import spectra as ours
 from torchtangent.lab.rules import AtLeast, AtMost, Between, Each, Near
 
 CLAIMS = (
@@ -58,6 +60,16 @@ CLAIMS = (
         measure=ours.invariances,
         rule=AtMost(ROUNDING),
         note="Largest change over random kernels.",
+    ),
+    Claim(
+        id="TG-erank/Tk/CKA",
+        name="printed centring",
+        statement="Centred over samples and classes together, as eq. 6.3.3 is printed, it does depend on shifts.",
+        published="(I − 11ᵀ/nc) K (I − 11ᵀ/nc)",
+        measure=lambda arrays: float(np.median(arrays["printed_change"])),
+        rule=AtLeast(1e-3),
+        note="Median change over random kernels when a constant is added to each class' features; section 6.3.1 and "
+        "the released code centre per class, which the line above tests.",
     ),
     Claim(
         id="TG-erank/Tk/CKA",

@@ -9,6 +9,7 @@ from torchtangent.lab.recipes.baratin2021.entries import (
     heldout,
     mixtures,
     noise,
+    rates,
     spectra,
     supernat,
 )
@@ -18,6 +19,7 @@ ENTRIES = (
     *spectra.ENTRIES,
     *bounds.ENTRIES,
     *disk.ENTRIES,
+    *rates.ENTRIES,
     *features.ENTRIES,
     *supernat.ENTRIES,
     *noise.ENTRIES,

@@ -22,8 +22,8 @@ ENTRIES = (
         ),
         parts=("random-balls", "along-training"),
         panels=(
-            Panel(draw.tightness, "Ratios of complexity and bound, all below one."),
-            Panel(draw.along_training, "Complexity below bound along training; both lower in the optimal metric."),
+            Panel(draw.tightness, "Ratios of complexity and bound, sorted; one is dotted."),
+            Panel(draw.along_training, "Complexity and bound along training, in two metrics."),
         ),
         caption=(
             "Left: complexity over bound of random classes; none may exceed 1. Right: summed over the steps of a "
@@ -47,8 +47,8 @@ ENTRIES = (
         ),
         parts=("rescaling",),
         panels=(
-            Panel(draw.scales("interpolator", "Shortest interpolator"), "Scales by formula and by minimization agree."),
-            Panel(draw.scales("step", "Step of gradient descent"), "Scales by formula and by minimization agree."),
+            Panel(draw.scales("interpolator", "Shortest interpolator"), "Scales by formula and by minimization."),
+            Panel(draw.scales("step", "Step of gradient descent"), "Scales by formula and by minimization."),
         ),
         caption="The optimal scales found numerically (dots) and by the formulas (lines), direction by direction.",
         notes=(

@@ -20,12 +20,15 @@ ENTRIES = (
         ),
         parts=("one-step",),
         panels=(
-            Panel(draw.one_step, "The step of the network follows lambda times the pull of the loss in every mode."),
-            Panel(draw.shared_spectrum, "Eigenvalues of the metric and of the kernel lie on each other."),
+            Panel(
+                draw.one_step,
+                "What pulls at each mode, that times its eigenvalue, and how far a step of the network moves it.",
+            ),
+            Panel(draw.shared_spectrum, "Eigenvalues of the metric and of the kernel, by index."),
         ),
         caption=(
-            "Left: what pulls at each mode, |uⱼᵀ∇L|, and how far a small step of the network moves it; the eigenvalue "
-            "decides. Right: the spectrum of the metric (line) and of the kernel (dots)."
+            "Left: what pulls at each mode, |uⱼᵀ∇L|, and how far a small step of the network moves it, beside "
+            "λⱼ|uⱼᵀ∇L|. Right: the spectrum of the metric (line) and of the kernel (dots)."
         ),
     ),
     Entry(
@@ -42,8 +45,11 @@ ENTRIES = (
         ),
         parts=("regression",),
         panels=(
-            Panel(draw.modes, "Modes decay one after the other; explicit steps lie on the closed form."),
-            Panel(draw.time_constants, "Measured time constants lie on the corrected formula, far above the printed."),
+            Panel(draw.modes, "Some modes along training, by explicit steps and in closed form."),
+            Panel(
+                draw.time_constants,
+                "Time constants against eigenvalues: measured, by the corrected formula and by the printed one.",
+            ),
         ),
         caption=(
             "Left: some modes of f − f*, by explicit steps (marks) and in closed form (lines). Right: measured time "

@@ -18,9 +18,10 @@ _KERNEL = (
 _NOTES = (
     "As in the text, batches of 100 without weight decay and augmentation; the released code has batches of 128, "
     "weight decay 5·10⁻⁴, crops and flips. Random labels are uniform over all ten classes, the true one included. "
-    "The paper trains on all 50,000 images for up to 1,000 epochs; here it is a fifth of them, so that the steps that "
-    "there are go through each image often enough to memorize a random label. Points are some of the paper's steps "
-    "5⌊1.15ᵏ⌋. One seed at paper scale: a verdict there has no uncertainty over seeds."
+    "The paper trains on all 50,000 images for up to 1,000 epochs; here it is a fifth of them, so that the steps go "
+    "through each image more often, for random labels to be memorized. Points are some of the paper's steps "
+    "5⌊1.15ᵏ⌋. One seed at paper scale: a verdict there has no uncertainty over seeds. The "
+    "network at smoke scale was chosen after four small ones had been tried."
 )
 _SLOW = " At the small rate the last step is {slow-0[steps]}."
 _NOISE = ("noise-0", "noise-20", "noise-50")
@@ -49,8 +50,9 @@ ENTRIES = (
             ),
         ),
         caption=(
-            "Eigenvalues, effective rank and trace ratios of the training kernel (lines) and the test kernel (dots); "
-            "the dotted line is at 70 %. Last: when test accuracy falls, does the rank rise?"
+            "Eigenvalues (first seed), effective rank and trace ratios of the training kernel (lines) and the test "
+            "kernel (dots); the dotted line is at 70 %, bands are the range over seeds. Last: when test accuracy "
+            "falls, does the rank rise?"
         ),
         notes=_NOTES,
     ),
@@ -72,7 +74,7 @@ ENTRIES = (
         caption=(
             "CKA of the training kernel with the labels trained on (lines) and of the test kernel with true ones "
             "(dots). Maps: the layers' kernels on test images, layer 1 at the input; dashed, the peak of test "
-            "accuracy."
+            "accuracy; first seed. Bands are the range over seeds."
         ),
         notes=f"A layer is a module, its weight and bias together. {_NOTES}",
     ),
@@ -110,7 +112,8 @@ ENTRIES = (
                 "Alignment with the first kernel against training loss at two learning rates.",
             ),
         ),
-        caption="By learning rate and share of random labels; the training loss falls from left to right.",
+        caption="By learning rate and share of random labels, a line for each seed; the training loss falls from left "
+        "to right.",
         notes=f"Runs are compared at equal training loss, not at equal steps. {_NOTES}",
     ),
 )

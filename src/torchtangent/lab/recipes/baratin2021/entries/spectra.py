@@ -21,11 +21,17 @@ ENTRIES = (
         ),
         parts=("random-kernels", "layer-kernels"),
         panels=(
-            Panel(draw.effective_ranks, "Effective ranks lie between 1 and the rank."),
-            Panel(draw.layer_alignment, "Alignment of the kernels with the labels is higher after training."),
+            Panel(
+                draw.effective_ranks,
+                "Effective ranks of random kernels against their ranks, with the limits 1 and the rank.",
+            ),
+            Panel(
+                draw.layer_alignment,
+                "Alignment of each parameter's kernel with the labels, at initialization and after training.",
+            ),
         ),
         caption=(
-            "Left: the effective rank of random kernels, between 1 and the rank (dotted). Right: alignment of the "
+            "Left: the effective rank of random kernels; 1 and the rank are dotted. Right: alignment of the "
             "kernel of each parameter, and of their sum, with the labels."
         ),
         notes=(

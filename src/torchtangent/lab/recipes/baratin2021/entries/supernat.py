@@ -25,9 +25,9 @@ ENTRIES = (
             Panel(draw.last, "Last test errors of SuperNat against gradient descent's."),
         ),
         caption=(
-            "Medians and quartiles over seeds at the largest rate. With κ by the maximum SuperNat stops before it fits "
-            "the noise; with constant trace it ends where gradient descent does; without κ it stalls or diverges, "
-            "depending on the loss' scale."
+            "Medians and quartiles over seeds at the largest rate. κ is such that the largest factor is 1 "
+            "(max) or that the trace of the kernel stays (trace), or there is none, for the mean and for the summed "
+            "loss. Last: on the dotted line both methods end with the same error."
         ),
         notes=(
             "Rate, steps and κ are not published (the rescaling is given up to a factor). Printed is P = φφᵀ of the "
@@ -47,7 +47,7 @@ ENTRIES = (
             "{supernat-identity[steps]} steps, seeds {supernat-identity[seeds]}; all matrices formed, float64."
         ),
         parts=("supernat-identity",),
-        panels=(Panel(draw.identities, "Differences at rounding, but for the printed norm."),),
+        panels=(Panel(draw.identities, "Relative differences of steps, functions and norms, sorted."),),
         caption="Relative differences of the optimizer from the thesis' matrices; the printed norm lacks a root.",
     ),
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from matplotlib.figure import Figure
 
-from torchtangent.lab.recipes.baratin2021.measures_capacity import (
+from torchtangent.lab.recipes.baratin2021.measures.capacity import (
     FOLLOWS,
     OURS,
     THEIRS,

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
-from torchtangent.lab.recipes.baratin2021.measures_disk import ratio, weighted_roundness
+from torchtangent.lab.recipes.baratin2021.measures.disk import ratio, weighted_roundness
 from torchtangent.lab.study import Arrays
 from torchtangent.lab.style import INK, MAP, SERIES, legend, panel, series
 
@@ -184,26 +184,3 @@ def both_ratios(arrays: Arrays) -> Figure:
     axes.set(xscale="log", yscale="log")
     legend(figure)
     return figure
-
-
-def by_rate(name: str, title: str, y: str) -> Callable[[Arrays], Figure]:
-    """TG-lr-claim-disk: a value at equal loss against the rate, for each width."""
-
-    def draw(arrays: Arrays) -> Figure:
-        figure, axes = panel(title, x="learning rate / largest stable one", y=y)
-        for i, width in enumerate(arrays["widths"].tolist()):
-            means, errors = _over_seeds(arrays[name][i], arrays["reached"][i] > 0)
-            axes.errorbar(arrays["rates"], means, errors, **series(i, capsize=2), label=f"width {width}")
-        axes.set(xscale="log")
-        legend(figure)
-        return figure
-
-    return draw
-
-
-def _over_seeds(values: Sequence[np.ndarray], use: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Means and standard errors over the seeds that count, NaN where there is none."""
-    kept = [row[mask] for row, mask in zip(values, use, strict=True)]
-    means = np.array([row.mean() if row.size else np.nan for row in kept])
-    errors = np.array([row.std(ddof=1) / row.size**0.5 if row.size > 1 else 0.0 for row in kept])
-    return means, errors

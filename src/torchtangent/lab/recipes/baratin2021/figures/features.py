@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from torchtangent.lab.recipes.baratin2021.measures_features import tasks
+from torchtangent.lab.recipes.baratin2021.measures.features import tasks
 from torchtangent.lab.study import Arrays
 from torchtangent.lab.style import SERIES, legend, panel, series
 
@@ -47,7 +47,7 @@ def bounds(extent: int) -> Callable[[Arrays], Figure]:
         names = {"test error": "error", "bound, A = I": "plain", "bound, best A": "best"}
         shown = {label: arrays[name][extent] for label, name in names.items()}
         title = f"Error and bounds, a = {arrays['extents'][extent]:g}"
-        return _against_anisotropy(arrays, extent, shown, title, "mean over subsamples")
+        return _against_anisotropy(arrays, extent, shown, title, "part of points, or bound")
 
     return draw
 

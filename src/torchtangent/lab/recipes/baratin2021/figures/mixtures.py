@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from matplotlib.figure import Figure
 
 from torchtangent.lab.recipes.baratin2021.figures.noise import STEP, band
-from torchtangent.lab.recipes.baratin2021.measures_mixtures import pairs
+from torchtangent.lab.recipes.baratin2021.measures.mixtures import pairs
 from torchtangent.lab.recipes.baratin2021.mixtures import DEPTHS
 from torchtangent.lab.study import Arrays
 from torchtangent.lab.style import INK, legend, panel, series

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
-from torchtangent.lab.recipes.baratin2021.measures_noise import runs
+from torchtangent.lab.recipes.baratin2021.measures.noise import runs
 from torchtangent.lab.study import Arrays
 from torchtangent.lab.style import INK, MAP, SERIES, legend, panel, series
 
@@ -35,7 +36,7 @@ def band(axes: Axes, steps: np.ndarray, curves: np.ndarray, i: int, label: str, 
 
 
 def spectrum(part: str, title: str) -> Callable[[Arrays], Figure]:
-    """TG-Fig6.2: eigenvalues along training, of the training kernel (lines) and the test kernel (dots)."""
+    """TG-Fig6.2: eigenvalues along training, of the training kernel (lines) and the test kernel (dots), first seed."""
 
     def draw(arrays: Arrays) -> Figure:
         figure, axes = panel(title, x=STEP, y="eigenvalue, centred kernel", height=3.5)
@@ -126,7 +127,7 @@ def alignments(parts: Mapping[str, str], title: str) -> Callable[[Arrays], Figur
 
 
 def layers(part: str, title: str) -> Callable[[Arrays], Figure]:
-    """TG-Fig6.3: CKA of every layer's test kernel along training, and where test accuracy peaks."""
+    """TG-Fig6.3: CKA of every layer's test kernel along training, and where test accuracy peaks; first seed."""
 
     def draw(arrays: Arrays) -> Figure:
         figure, axes = panel(title, x=STEP, y="layer", height=3.5)
@@ -147,14 +148,18 @@ def layers(part: str, title: str) -> Callable[[Arrays], Figure]:
 
 
 def at_equal_losses(name: str, title: str, label: str) -> Callable[[Arrays], Figure]:
-    """TG-lr-claim: a curve against the training loss, for both learning rates."""
+    """TG-lr-claim: a curve against the training loss, for both learning rates; a line for each seed."""
 
     def draw(arrays: Arrays) -> Figure:
         figure, axes = panel(title, x="training loss, the lowest so far", y=label, height=3.5)
         for i, (part, rate) in enumerate(RATES.items()):
-            run = runs(arrays, part)[0]
-            axes.plot(np.minimum.accumulate(run["train_loss"]), run[name], **series(i, markersize=3), label=rate)
+            for k, run in enumerate(runs(arrays, part)):
+                loss = np.minimum.accumulate(run["train_loss"])
+                axes.plot(loss, run[name], **series(i, markersize=3), label=None if k else rate)
         axes.set(xscale="log", ylim=(0, None))
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.invert_xaxis()
         legend(figure)
         return figure

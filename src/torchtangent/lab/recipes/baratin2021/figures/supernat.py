@@ -18,7 +18,7 @@ def errors(projector: str) -> Callable[[Arrays], Figure]:
     """TG-Fig6.5: test errors along training at the largest rate, medians and quartiles over seeds."""
 
     def draw(arrays: Arrays) -> Figure:
-        figure, axes = panel(_TITLES[projector], x="step + 1", y="test error", height=3.5)
+        figure, axes = panel(_TITLES[projector], x="step + 1", y="mean squared test error", height=3.5)
         curves = arrays["errors"][arrays["projectors"].tolist().index(projector), -1]
         x = arrays["times"] + 1
         for i, method in enumerate(arrays["methods"].tolist()):
@@ -40,7 +40,9 @@ def _legend(figure: Figure) -> None:
 
 def last(arrays: Arrays) -> Figure:
     """TG-Fig6.5: last test errors, seed by seed, SuperNat against gradient descent."""
-    figure, axes = panel("At the end, seed by seed", x="gradient descent, test error", y="SuperNat, test error")
+    figure, axes = panel(
+        "At the end, seed by seed", x="gradient descent, squared test error", y="SuperNat, squared test error"
+    )
     methods = arrays["methods"].tolist()
     for i, method in enumerate(("SuperNat, max", "SuperNat, trace")):
         for k, projector in enumerate(arrays["projectors"].tolist()):

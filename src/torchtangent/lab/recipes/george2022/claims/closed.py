@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchtangent.lab.claims import Claim
 from torchtangent.lab.measures import ROUNDING, largest, smallest
-from torchtangent.lab.recipes.george2022 import measures_closed as ours
+from torchtangent.lab.recipes.george2022.measures import closed as ours
 from torchtangent.lab.rules import AtLeast, AtMost, Each, Near
 
 _ERROR = "Largest difference from the integrated flow over times, modes and seeds, relative to the largest θ."

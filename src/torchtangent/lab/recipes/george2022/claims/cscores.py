@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchtangent.lab.claims import Claim
-from torchtangent.lab.recipes.george2022 import measures_cscores as ours
 from torchtangent.lab.recipes.george2022.claims.noise import EVERY_SEED, NO_START, UNMEASURED
 from torchtangent.lab.recipes.george2022.claims.noise import conclusions as on_noise
-from torchtangent.lab.recipes.george2022.measures_noise import NOISE
-from torchtangent.lab.recipes.george2022.seen import gap
+from torchtangent.lab.recipes.george2022.measures import cscores as ours
+from torchtangent.lab.recipes.george2022.measures.noise import NOISE
+from torchtangent.lab.recipes.george2022.measures.seen import gap
 from torchtangent.lab.rules import AtLeast, AtMost, Each
 
 _EQUAL = "At equal mean training loss over the bins, mean over the range that both runs pass."

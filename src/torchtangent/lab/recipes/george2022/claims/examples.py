@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchtangent.lab.claims import Claim
 from torchtangent.lab.measures import ROUNDING
-from torchtangent.lab.recipes.george2022 import measures_examples as ours
+from torchtangent.lab.recipes.george2022.measures import examples as ours
 from torchtangent.lab.rules import AtLeast, AtMost, Each, Increasing, Near
 
 _MODES = tuple(f"mode {i}" for i in range(1, 6))

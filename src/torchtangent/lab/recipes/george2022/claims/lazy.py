@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchtangent.lab.claims import Claim
 from torchtangent.lab.measures import ROUNDING, largest
-from torchtangent.lab.recipes.george2022 import measures as ours
+from torchtangent.lab.recipes.george2022.measures import lazy as ours
 from torchtangent.lab.rules import AtMost, Between, Near
 
 CLAIMS = (

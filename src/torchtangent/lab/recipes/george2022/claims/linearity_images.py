@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchtangent.lab.claims import Claim
-from torchtangent.lab.recipes.george2022 import measures_linearity as ours
+from torchtangent.lab.recipes.george2022.measures import linearity_images as ours
 from torchtangent.lab.rules import AtLeast, AtMost, Each, Increasing
 
 _THREE = ("signs", "kernel", "representation")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchtangent.lab.claims import Claim
-from torchtangent.lab.recipes.george2022 import measures_noise as ours
-from torchtangent.lab.recipes.george2022.seen import advantage, gap
+from torchtangent.lab.recipes.george2022.measures import noise as ours
+from torchtangent.lab.recipes.george2022.measures.seen import advantage, gap
 from torchtangent.lab.rules import AtLeast, AtMost, Between, Each, Rule
 
 EVERY_SEED: Rule = Each({"part of seeds": AtLeast(1.0)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchtangent.lab.claims import Claim
-from torchtangent.lab.recipes.george2022 import measures_examples as ours
+from torchtangent.lab.recipes.george2022.measures import examples as ours
 from torchtangent.lab.rules import AtLeast, AtMost, Each
 
 _ABOVE, _BELOW = Each({"− 2 s.e.": AtLeast(0.0)}), Each({"+ 2 s.e.": AtMost(0.0)})

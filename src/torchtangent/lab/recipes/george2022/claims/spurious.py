@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchtangent.lab.claims import Claim
-from torchtangent.lab.recipes.george2022 import measures_spurious as ours
 from torchtangent.lab.recipes.george2022.claims.noise import EVERY_SEED, UNMEASURED
+from torchtangent.lab.recipes.george2022.measures import spurious as ours
 from torchtangent.lab.rules import AtMost
 from torchtangent.lab.study import Scale
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torchtangent.lab.claims import Claim
 from torchtangent.lab.measures import ROUNDING
-from torchtangent.lab.recipes.george2022 import measures_toy as ours
-from torchtangent.lab.recipes.george2022.measures_runs import high, low
+from torchtangent.lab.recipes.george2022.measures import toy as ours
+from torchtangent.lab.recipes.george2022.measures.runs import high, low
 from torchtangent.lab.rules import AtLeast, AtMost, Increasing
 
 _LEVELS = "at every training loss that at least two runs reach with both α."

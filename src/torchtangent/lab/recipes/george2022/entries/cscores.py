@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchtangent.lab.recipes.george2022.entries.noise import LENGTH, PROGRESS, named
 from torchtangent.lab.recipes.george2022.figures import cscores as draw
-from torchtangent.lab.recipes.george2022.measures_cscores import CSCORES
+from torchtangent.lab.recipes.george2022.measures.cscores import CSCORES
 from torchtangent.lab.study import Entry, Panel
 
 _SETUP = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torchtangent.lab.recipes.george2022.figures import cscores as draw_bins
 from torchtangent.lab.recipes.george2022.figures import linearity_images as draw_linearity
 from torchtangent.lab.recipes.george2022.figures import noise as draw
-from torchtangent.lab.recipes.george2022.measures_cscores import CSCORES
-from torchtangent.lab.recipes.george2022.measures_noise import NOISE, RATES
+from torchtangent.lab.recipes.george2022.measures.cscores import CSCORES
+from torchtangent.lab.recipes.george2022.measures.noise import NOISE, RATES
 from torchtangent.lab.study import Entry, Panel
 
 

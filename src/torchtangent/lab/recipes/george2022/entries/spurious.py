@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchtangent.lab.recipes.george2022.figures import spurious as draw
-from torchtangent.lab.recipes.george2022.measures_spurious import ALPHAS, FINETUNED, PATCH
+from torchtangent.lab.recipes.george2022.measures.spurious import ALPHAS, FINETUNED, PATCH
 from torchtangent.lab.study import Entry, Panel
 
 _CELEBA = (

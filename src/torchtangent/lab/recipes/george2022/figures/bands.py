@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from torchtangent.lab.recipes.george2022.curves import Curve, at, common
+from torchtangent.lab.recipes.george2022.measures.curves import Curve, at, common
 
 
 def band(axes: Axes, curves: Sequence[Curve], *, rising: bool = False, **line: Any) -> None:

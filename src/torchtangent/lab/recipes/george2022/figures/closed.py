@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from torchtangent.lab.recipes.george2022.measures_closed import expected_ratios, exponents, time_ratios
+from torchtangent.lab.recipes.george2022.measures.closed import expected_ratios, exponents, time_ratios
 from torchtangent.lab.study import Arrays
 from torchtangent.lab.style import INK, SERIES, legend, panel, series
 

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from torchtangent.lab.recipes.george2022.figures.bands import band
-from torchtangent.lab.recipes.george2022.measures_cscores import BINS, CSCORES, by_bin, decile
-from torchtangent.lab.recipes.george2022.seen import Kind, pairs
+from torchtangent.lab.recipes.george2022.measures.cscores import BINS, CSCORES, by_bin, decile
+from torchtangent.lab.recipes.george2022.measures.seen import Kind, pairs
 from torchtangent.lab.study import Arrays
 from torchtangent.lab.style import INK, MAP, legend, panel, series
 

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from torchtangent.lab.recipes.george2022.measures_examples import gaps_by_core
+from torchtangent.lab.recipes.george2022.measures.examples import gaps_by_core
 from torchtangent.lab.study import Arrays
 from torchtangent.lab.style import INK, SERIES, legend, panel, series
 

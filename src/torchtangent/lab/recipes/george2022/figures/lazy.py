@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from torchtangent.lab.recipes.george2022.measures import LARGE, final_errors
+from torchtangent.lab.recipes.george2022.measures.lazy import LARGE, final_errors
 from torchtangent.lab.study import Arrays
 from torchtangent.lab.style import INK, legend, panel, series
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from matplotlib.figure import Figure
 
-from torchtangent.lab.recipes.george2022.measures import metric
+from torchtangent.lab.recipes.george2022.measures.lazy import metric
 from torchtangent.lab.study import Arrays
 from torchtangent.lab.style import SERIES, legend, panel, series
 

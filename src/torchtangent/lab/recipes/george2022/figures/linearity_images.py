@@ -7,8 +7,8 @@ from collections.abc import Callable
 from matplotlib.figure import Figure
 
 from torchtangent.lab.recipes.george2022.figures.bands import band
-from torchtangent.lab.recipes.george2022.measures_linearity import EXPERIMENTS, curve
-from torchtangent.lab.recipes.george2022.seen import pairs
+from torchtangent.lab.recipes.george2022.measures.linearity_images import EXPERIMENTS, curve
+from torchtangent.lab.recipes.george2022.measures.seen import pairs
 from torchtangent.lab.study import Arrays
 from torchtangent.lab.style import legend, panel, series
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from matplotlib.figure import Figure
 
 from torchtangent.lab.recipes.george2022.figures.bands import band
-from torchtangent.lab.recipes.george2022.measures_noise import NOISE, RATES, against_clean, onsets, rate_curves
-from torchtangent.lab.recipes.george2022.seen import Kind, Run, pairs
+from torchtangent.lab.recipes.george2022.measures.noise import NOISE, RATES, against_clean, onsets, rate_curves
+from torchtangent.lab.recipes.george2022.measures.seen import Kind, Run, pairs
 from torchtangent.lab.study import Arrays
 from torchtangent.lab.style import INK, SERIES, legend, panel, series
 

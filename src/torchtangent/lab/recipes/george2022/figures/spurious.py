@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from matplotlib.figure import Figure
 
 from torchtangent.lab.recipes.george2022.figures.bands import band
-from torchtangent.lab.recipes.george2022.measures_spurious import ALPHAS, Part, runs, tested, without
-from torchtangent.lab.recipes.george2022.seen import Look
+from torchtangent.lab.recipes.george2022.measures.seen import Look
+from torchtangent.lab.recipes.george2022.measures.spurious import ALPHAS, Part, runs, tested, without
 from torchtangent.lab.study import Arrays
 from torchtangent.lab.style import INK, legend, panel, series
 

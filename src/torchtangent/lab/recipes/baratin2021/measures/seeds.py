@@ -17,3 +17,15 @@ def surely(values: np.ndarray) -> dict[str, float]:
     values = np.asarray(values, dtype=float)
     error = values.std(ddof=1) / values.size**0.5 if values.size > 1 else 0.0
     return {"mean": float(values.mean()), SURE: float(values.mean() - 2 * error)}
+
+
+def over_seeds(values: np.ndarray) -> dict[str, float]:
+    """The mean over seeds and, if there are several, its standard error.
+
+    >>> over_seeds(np.array([1.0, 3.0])), over_seeds(np.array([2.0]))
+    ({'mean': 2.0, 'standard error': 1.0}, {'mean': 2.0})
+    """
+    found = {"mean": float(np.mean(values))}
+    if len(values) > 1:
+        found["standard error"] = float(np.std(values, ddof=1) / len(values) ** 0.5)
+    return found

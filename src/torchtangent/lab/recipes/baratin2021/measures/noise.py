@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from torchtangent.lab.measures import spearman
-from torchtangent.lab.recipes.baratin2021.curves import at_equal_loss, fitted, learning, over_seeds, reached
+from torchtangent.lab.recipes.baratin2021.measures.curves import at_equal_loss, fitted, learning, reached
+from torchtangent.lab.recipes.baratin2021.measures.seeds import over_seeds
 from torchtangent.lab.rules import Measured
 from torchtangent.lab.study import Arrays
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from jaxtyping import Float
 
-from torchtangent.lab.recipes.george2022.curves import Array, Curve, differences, over_seeds
+from torchtangent.lab.recipes.george2022.measures.curves import Array, Curve, differences, over_seeds
 from torchtangent.lab.rules import Measured
 from torchtangent.lab.study import Arrays
 

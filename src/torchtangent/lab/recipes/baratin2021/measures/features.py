@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from torchtangent.lab.measures import spearman
-from torchtangent.lab.recipes.baratin2021.seeds import SURE, surely
+from torchtangent.lab.recipes.baratin2021.measures.seeds import SURE, surely
 from torchtangent.lab.rules import Measured
 from torchtangent.lab.study import Arrays
 
@@ -49,5 +49,5 @@ def apart(arrays: Arrays) -> Measured:
 
 
 def _log_error(arrays: Arrays) -> np.ndarray:
-    """The logarithm of test errors; where there is no task there is no error, and this is 0."""
-    return np.log(np.where(arrays["error"] > 0, arrays["error"], 1.0))
+    """The logarithm of test errors; NaN, with which no rule holds, where there is no error."""
+    return np.log(np.where(arrays["error"] > 0, arrays["error"], np.nan))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Bool, Float
 
-from torchtangent.lab.recipes.george2022.measures_runs import Runs, high, low
+from torchtangent.lab.recipes.george2022.measures.runs import Runs, high, low
 from torchtangent.lab.recipes.george2022.toy import REGIMES, REGIONS
 from torchtangent.lab.rules import Measured
 from torchtangent.lab.study import Arrays
@@ -55,7 +55,7 @@ def difference(region: str, bound: Bound) -> Callable[[Arrays], Measured]:
 def speedup(arrays: Arrays) -> Measured:
     """How many times fewer iterations α = 1 takes to each level: the geometric mean less two standard errors.
 
-    Runs that do not come there count as if they did at the end, which makes the value smaller.
+    Runs that do not come there count as if they did at the end.
     """
     reached, ends = runs(arrays, "reached"), runs(arrays, "ends")
     logs = np.log(np.where(reached < 0, ends[:, None], reached))

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchtangent.lab.measures import spearman
-from torchtangent.lab.recipes.baratin2021.curves import over_seeds, reached, risen, time_above
+from torchtangent.lab.recipes.baratin2021.measures.curves import reached, risen, time_above
+from torchtangent.lab.recipes.baratin2021.measures.seeds import over_seeds
 from torchtangent.lab.rules import Measured
 from torchtangent.lab.study import Arrays
 

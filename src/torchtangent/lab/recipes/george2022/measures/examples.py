@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float
 
-from torchtangent.lab.recipes.george2022.measures_runs import Runs, spread
+from torchtangent.lab.recipes.george2022.measures.runs import Runs, spread
 from torchtangent.lab.recipes.george2022.modes import Array
 from torchtangent.lab.rules import Measured
 from torchtangent.lab.study import Arrays

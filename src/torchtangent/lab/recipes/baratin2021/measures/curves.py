@@ -82,15 +82,3 @@ def at_equal_loss(
         new = np.concatenate([[True], np.diff(x) < 0])
         values.append(np.interp(-grid, -x[new], curve[new]))
     return values[0], values[1]
-
-
-def over_seeds(values: np.ndarray) -> dict[str, float]:
-    """The mean over seeds and, if there are several, its standard error.
-
-    >>> over_seeds(np.array([1.0, 3.0])), over_seeds(np.array([2.0]))
-    ({'mean': 2.0, 'standard error': 1.0}, {'mean': 2.0})
-    """
-    found = {"mean": float(np.mean(values))}
-    if len(values) > 1:
-        found["standard error"] = float(np.std(values, ddof=1) / len(values) ** 0.5)
-    return found

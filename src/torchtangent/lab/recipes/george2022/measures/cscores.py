@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Float
 
 from torchtangent.lab.measures import spearman
-from torchtangent.lab.recipes.george2022.curves import POINTS, Array, Curve, at, common
-from torchtangent.lab.recipes.george2022.seen import SEEDS, Kind, Look, Run, curve, pairs
+from torchtangent.lab.recipes.george2022.measures.curves import POINTS, Array, Curve, at, common
+from torchtangent.lab.recipes.george2022.measures.seen import SEEDS, Kind, Look, Run, curve, pairs
 from torchtangent.lab.rules import Measured
 from torchtangent.lab.study import Arrays
 

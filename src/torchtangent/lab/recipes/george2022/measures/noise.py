@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Float
 
-from torchtangent.lab.recipes.george2022.curves import Array, Curve, at, common, onset, over_seeds
-from torchtangent.lab.recipes.george2022.seen import SEEDS, Kind, Look, Run, curve, pairs
+from torchtangent.lab.recipes.george2022.measures.curves import Array, Curve, at, common, onset, over_seeds
+from torchtangent.lab.recipes.george2022.measures.seen import SEEDS, Kind, Look, Run, curve, pairs
 from torchtangent.lab.rules import Measured
 from torchtangent.lab.study import Arrays
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from torchtangent.lab.measures import spearman
-from torchtangent.lab.recipes.george2022.curves import Curve
-from torchtangent.lab.recipes.george2022.measures_cscores import BINS, CSCORES
-from torchtangent.lab.recipes.george2022.measures_noise import NOISE
-from torchtangent.lab.recipes.george2022.seen import Run, pairs
+from torchtangent.lab.recipes.george2022.measures.cscores import BINS, CSCORES
+from torchtangent.lab.recipes.george2022.measures.curves import Curve
+from torchtangent.lab.recipes.george2022.measures.noise import NOISE
+from torchtangent.lab.recipes.george2022.measures.seen import Run, pairs
 from torchtangent.lab.rules import Measured
 from torchtangent.lab.study import Arrays
 

@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from torchtangent.lab.recipes.george2022.curves import Array, Curve, agreement, differences, late, over_seeds
-from torchtangent.lab.recipes.george2022.seen import SEEDS, Kind, Look, Run, curve
+from torchtangent.lab.recipes.george2022.measures.curves import Array, Curve, agreement, differences, late, over_seeds
+from torchtangent.lab.recipes.george2022.measures.seen import SEEDS, Kind, Look, Run, curve
 from torchtangent.lab.rules import Measured
 from torchtangent.lab.study import Arrays
 

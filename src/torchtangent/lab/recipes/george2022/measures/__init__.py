@@ -1,0 +1,1 @@
+"""How the claims' values are read off the arrays."""
