@@ -42,7 +42,7 @@ outline = lru_cache(Outline)
 
 def spoken(text: str) -> str:
     """Text with the underscores of subscripts gone, as in the page."""
-    return Outline(report.maths(text)).text
+    return Outline(str(report.maths(text))).text
 
 
 @pytest.fixture(scope="module")

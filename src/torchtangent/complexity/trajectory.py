@@ -47,6 +47,7 @@ class Trajectory:
         Baratin et al., Implicit regularization via neural feature alignment, 2021.
 
     >>> net = nn.Linear(3, 1)
+    >>> _ = nn.init.zeros_(net.bias)
     >>> run = Trajectory(net, torch.ones(5, 3))
     >>> with torch.no_grad():
     ...     _ = net.bias.add_(0.5)

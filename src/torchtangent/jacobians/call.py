@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from torchtangent.jacobians.inputs import Inputs, Output, arguments, batch_size, map_leaves, pick
+
+T = TypeVar("T")
 
 
 class Network:
@@ -102,3 +106,16 @@ def float32_products(matmul: str = "ieee", convolution: str = "ieee") -> Iterato
     finally:
         for switch, rule in zip(switches, before, strict=True):
             switch.fp32_precision = rule
+
+
+def eagerly(function: Callable[..., T]) -> Callable[..., T]:
+    """`torch.compiler.disable`, but the compiler, which takes seconds to import, is left alone until it is in use."""
+    disabled = functools.cache(torch.compiler.disable)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> T:
+        if "torch._dynamo" in sys.modules:
+            return disabled(function)(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call

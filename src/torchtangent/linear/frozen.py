@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import copy
-import functools
 import os
-import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -96,19 +93,6 @@ def tensor_of(result: Any, output: Output) -> Tensor:
             "Pass output=... to say which tensor it is, for example output=lambda r: r.logits."
         )
     return f
-
-
-def eagerly(function: Callable[..., T]) -> Callable[..., T]:
-    """`torch.compiler.disable`, but the compiler, which takes seconds to import, is left alone until it is in use."""
-    disabled = functools.cache(torch.compiler.disable)
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> T:
-        if "torch._dynamo" in sys.modules:
-            return disabled(function)(*args, **kwargs)
-        return function(*args, **kwargs)
-
-    return call
 
 
 def duplicate(model: nn.Module) -> nn.Module:

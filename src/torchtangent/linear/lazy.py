@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from torchtangent.jacobians.call import eagerly
 from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.modes import is_random, unwrapped
-from torchtangent.linear.frozen import Frozen, duplicate, eagerly, tensor_of
+from torchtangent.linear.frozen import Frozen, duplicate, tensor_of
 from torchtangent.linear.linearize import Linearized
 
 

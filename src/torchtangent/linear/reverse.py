@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
-from torchtangent.jacobians.call import pull_back
+from torchtangent.jacobians.call import eagerly, pull_back
 from torchtangent.jacobians.products import transpose_twice
-from torchtangent.linear.frozen import Args, Frozen, Kwargs, Tangent, eagerly
+from torchtangent.linear.frozen import Args, Frozen, Kwargs, Tangent
 
 Product = Callable[[Tensor, list[Tensor], Sequence[Tensor]], Tensor]
 

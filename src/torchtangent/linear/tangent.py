@@ -16,10 +16,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_map_only
 
-from torchtangent.jacobians.call import float32_products, pull_back
+from torchtangent.jacobians.call import eagerly, float32_products, pull_back
 from torchtangent.jacobians.inputs import TangentWarning, check_finite
 from torchtangent.jacobians.products import has_padding, is_adjoint, noise, wide
-from torchtangent.linear.frozen import Args, Frozen, Kwargs, Tangent, eagerly
+from torchtangent.linear.frozen import Args, Frozen, Kwargs, Tangent
 from torchtangent.linear.reverse import needs_gradient, reverse_twice, row_by_row
 
 Way = Callable[[Frozen, Tangent, Args, Kwargs], tuple[Tensor, Tensor]]

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils.hooks import RemovableHandle
 
+from torchtangent.jacobians.call import eagerly
 from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import leaves
 from torchtangent.jacobians.rules import RULES, NoRule
@@ -91,7 +92,7 @@ class Recorder:
         self.witness.close()
         self.clear()
 
-    @torch.compiler.disable
+    @eagerly
     def _begin(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model is called: passes that meet in one backward pass over the same samples are one batch."""
         if not torch.is_grad_enabled():
@@ -113,7 +114,7 @@ class Recorder:
             now = self._current = Batch(samples)
         return now
 
-    @torch.compiler.disable
+    @eagerly
     def _seen(self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], y: Any) -> None:
         x = args[0] if args else kwargs.get("input")
         if not (isinstance(y, Tensor) and y.requires_grad and isinstance(x, Tensor) and x.dim() and self._handles):

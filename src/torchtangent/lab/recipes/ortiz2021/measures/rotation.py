@@ -111,11 +111,11 @@ def table_row(name: str) -> Callable[[Arrays], Measured]:
 
 
 def energy_over_seeds(network: str) -> Callable[[Arrays], Measured]:
-    """The lowest and the highest energy concentration before training, over seeds."""
+    """The lowest, the mean and the highest energy concentration before training, over seeds."""
 
     def measure(arrays: Arrays) -> Measured:
         energy = learned(arrays, network, "energy", "initial-energy")
-        return {"lowest": float(energy.min()), "highest": float(energy.max())}
+        return {"lowest": float(energy.min()), "mean": float(energy.mean()), "highest": float(energy.max())}
 
     return measure
 
