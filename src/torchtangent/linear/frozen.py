@@ -7,7 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -18,7 +18,6 @@ from torchtangent.jacobians.inputs import Output, find
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 Tangent = dict[str, Tensor]
-T = TypeVar("T")
 
 
 class Frozen:
