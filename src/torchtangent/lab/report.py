@@ -212,7 +212,7 @@ def build(roots: Sequence[Path]) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update(show=show, seconds=show_seconds, number=number, tally=count, maths=maths, plain=plain)
-    return environment.get_template("report.html").render(
+    page = environment.get_template("report.html").render(
         chapters=chapters,
         lines=lines,
         counts=count(standing.verdict for standing in lines[-1].standings),
@@ -220,6 +220,7 @@ def build(roots: Sequence[Path]) -> str:
         marks=MARKS,
         slugs=SLUGS,
     )
+    return style.share_glyphs(page)
 
 
 def write(roots: Sequence[Path], out: Path) -> None:

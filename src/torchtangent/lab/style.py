@@ -110,10 +110,27 @@ def to_svg(figure: Figure, name: str, alt: str = "") -> str:
         text = text.replace(color, f"var({variable}, {color})")
     # Identifiers of groups ("axes_1", "patch_2") repeat from drawing to drawing and nothing refers to them.
     text = re.sub(r'<g id="[^"]*"', "<g", text)
+    text = re.sub(r"\n\s+", "\n", text)
+    text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)  # hundredths of a point
     head = f'<svg class="plot" role="img" aria-label="{_escape(alt)}"'
     text = re.sub(r'<svg( [^>]*?)? width="[^"]*"', r"<svg\1", text, count=1)
     text = re.sub(r'^(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     return text.replace("<svg", head, 1)
+
+
+def share_glyphs(page: str) -> str:
+    """A page of drawings in which the outline of every letter stands once, at the beginning, not in each of them.
+
+    >>> drawing = '<svg><defs><path id="DejaVu-41" d="M 0 0"/></defs><use xlink:href="#DejaVu-41"/></svg>'
+    >>> share_glyphs("<body>" + 2 * drawing).count("M 0 0")
+    1
+    """
+    outline = re.compile(r'<path id="(DejaVu[^"]*)"[^>]*/>')
+    glyphs = {found[1]: found[0] for found in outline.finditer(page)}
+    page = re.sub(r"<defs>\s*</defs>\n?", "", outline.sub("", page))
+    hidden = 'width="0" height="0" style="position: absolute" aria-hidden="true"'
+    shared = f"<svg {hidden}><defs>{''.join(glyphs.values())}</defs></svg>"
+    return page.replace("<body>", f"<body>{shared}", 1)
 
 
 def _escape(text: str) -> str:
