@@ -30,6 +30,7 @@ ORDER = {
     "probe": 6,
     "": 7,  # torchtangent/__init__.py: the public names
     "lab": 8,
+    "__main__": 9,
 }
 LIBRARY = {"torch", "numpy", "safetensors", "jaxtyping", "torchtangent"}
 LAZY = {"scipy"}  # only where it is used, or for a type checker

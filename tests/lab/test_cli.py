@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lab_toy import toy_study
 from typer.testing import CliRunner
 
 from torchtangent.lab import cli, ledger
+from torchtangent.lab import report as page_maker
 from torchtangent.lab.recipes import registry
 from torchtangent.lab.runner import Context
 
@@ -36,7 +42,24 @@ def test_help_teaches(runner: CliRunner, command: str) -> None:
     assert command in runner.invoke(cli.app, ["--help"]).output
 
 
-def test_list_shows_every_entry(runner: CliRunner) -> None:
+@pytest.mark.parametrize("module", ["torchtangent", "torchtangent.lab.cli"])
+def test_the_command_is_also_a_module(module: str) -> None:
+    done = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "Usage: torchtangent" in done.stdout
+
+
+def test_without_the_extra_the_module_says_what_to_install() -> None:
+    """As it is where typer is not installed."""
+    code = "import runpy, sys; sys.modules['typer'] = None; runpy.run_module('torchtangent', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.strip() == "The lab needs typer: pip install 'torchtangent[lab]'"
+
+
+@pytest.mark.parametrize("columns", ["80", "200"])
+def test_list_shows_every_entry(runner: CliRunner, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
     result = runner.invoke(cli.app, ["list"])
     assert result.exit_code == 0
     for study in registry().values():
@@ -49,7 +72,7 @@ def test_reproduce_runs_one_entry(runner: CliRunner, tmp_path: Path) -> None:
     result = runner.invoke(cli.app, arguments)
     assert result.exit_code == 0, result.output
     assert "gaussians" in result.output
-    assert "4 held, 1 did not hold" in result.output
+    assert "5 claims: 4 held, 1 did not hold, 0 not tested" in result.output  # those of the two entries
     claims = json.loads((tmp_path / "george2023" / "smoke" / "claims.json").read_text())
     assert len(claims) == len(registry()["george2023"].claims)
     page = tmp_path / "report" / "index.html"
@@ -91,7 +114,7 @@ def test_reproduce_all_then_claims(runner: CliRunner, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("toy")
 def test_claims_without_a_run_are_not_tested(runner: CliRunner, tmp_path: Path) -> None:
-    result = runner.invoke(cli.app, ["claims", "toy2000", "--runs", str(tmp_path / "nothing")])
+    result = runner.invoke(cli.app, ["claims", "toy2000", "--runs", str(tmp_path)])
     assert result.exit_code == 0
     assert "0 held, 0 did not hold, 3 not tested" in result.output
 
@@ -114,9 +137,19 @@ def test_a_claim_has_a_line_for_each_scale(runner: CliRunner, tmp_path: Path) ->
     folders = ["--runs", str(tmp_path / "smoke"), "--runs", str(tmp_path / "paper")]
     lines = runner.invoke(cli.app, ["claims", "toy2000", *folders]).output.splitlines()
     at = next(i for i, line in enumerate(lines) if "There are five." in line)
-    assert " paper " in lines[at]
-    assert " smoke " in lines[at + 1]
-    assert "There are five." not in lines[at + 1]
+    said = [line.split() for line in lines[at : at + 4]]
+    assert said[0] == ["TY-Fig1", "There", "are", "five."]
+    assert said[1:] == [["published", "5"], ["paper", "scale", "held", "5"], ["smoke", "scale", "held", "5"]]
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_claim_is_read_in_a_narrow_terminal(
+    runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    runner.invoke(cli.app, ["reproduce", "--all", "--out", str(tmp_path)])
+    lines = runner.invoke(cli.app, ["claims", "toy2000", "--runs", str(tmp_path)]).output.splitlines()
+    assert "TY-Tab1–2  At full size it is zero." in [line.rstrip() for line in lines]
 
 
 @pytest.mark.usefixtures("toy")
@@ -159,7 +192,11 @@ def test_a_failing_part_is_exit_code_1(runner: CliRunner, tmp_path: Path, monkey
         (["reproduce", "nobody1900"], "george2023"),
         (["reproduce", "george2023", "--only", "Fig99"], "TG-Fig2.1"),
         (["reproduce", "george2023", "--scale", "huge"], "smoke"),
+        (["reproduce", "george2023", "--device", "bogus"], "--device bogus"),
         (["claims", "--into", "README.md"], "--markdown"),
+        (["claims", "--runs", "nope"], "'nope' does not exist"),
+        (["judge", "nope"], "'nope' does not exist"),
+        (["report", "nope"], "'nope' does not exist"),
     ],
 )
 def test_a_wrong_command_is_exit_code_2(runner: CliRunner, arguments: list[str], message: str) -> None:
@@ -172,10 +209,53 @@ def test_missing_data_says_which_file_belongs_where(runner: CliRunner, tmp_path:
     arguments = ["reproduce", "george2023", "--scale", "paper", "--only", "Fig3.1", "--data", str(tmp_path / "data")]
     result = runner.invoke(cli.app, [*arguments, "--out", str(tmp_path)])
     assert result.exit_code == 1
-    assert "MNIST/raw/train-images-idx3-ubyte" in result.output
+    assert "MNIST/raw/train-images-idx3-ubyte is not in the data folder" in " ".join(result.output.split())
+    assert "MNIST/raw/t10k-labels-idx1-ubyte" in result.output
 
 
-def test_report_without_runs_is_exit_code_1(runner: CliRunner, tmp_path: Path) -> None:
-    result = runner.invoke(cli.app, ["report", str(tmp_path), "--out", str(tmp_path / "index.html")])
+def test_missing_data_are_said_once(runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_cifar(context: Context) -> Mapping[str, Any]:
+        return {"x": context.data("cifar10").x_test}
+
+    monkeypatch.delenv("TORCHTANGENT_DATA", raising=False)
+    study = toy_study(numbers=with_cifar)
+    parts = (study.parts[0], replace(study.parts[0], name="more"), study.parts[1])
+    entries = (replace(study.entries[0], parts=("numbers", "more")), study.entries[1])
+    config = {"numbers": {}, "more": {}, "total": {}}
+    study = replace(study, parts=parts, entries=entries, configuration=lambda scale: config)
+    monkeypatch.setattr(cli, "registry", lambda: {"toy2000": study})
+    result = runner.invoke(cli.app, ["reproduce", "toy2000", "--scale", "paper", "--out", str(tmp_path)])
+    words = " ".join(result.output.split())
     assert result.exit_code == 1
-    assert not (tmp_path / "index.html").exists()
+    assert words.count("no data folder: give one with --data") == 1
+    assert words.count("cifar-10-batches-bin/test_batch.bin") == 1
+    assert "more needs the same files as numbers" in words
+    assert "not begun, because a part they need failed: total" in words
+    assert "Error:" not in words
+
+
+def test_an_interrupted_run_says_how_to_go_on(
+    runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(context: Context) -> Mapping[str, Any]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "registry", lambda: {"toy2000": toy_study(total=interrupted)})
+    result = runner.invoke(cli.app, ["reproduce", "toy2000", "--out", str(tmp_path)])
+    assert result.exit_code == 130
+    assert "interrupted; the same command goes on where it was" in result.output
+
+
+@pytest.mark.parametrize("command", ["report", "judge"])
+def test_a_folder_without_runs_is_exit_code_1(runner: CliRunner, tmp_path: Path, command: str) -> None:
+    result = runner.invoke(cli.app, [command, str(tmp_path)])
+    assert result.exit_code == 1
+    assert "no results in" in result.output
+
+
+@pytest.mark.usefixtures("toy")
+def test_report_says_what_it_draws(runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_maker, "registry", lambda: {"toy2000": toy_study()})
+    runner.invoke(cli.app, ["reproduce", "--all", "--out", str(tmp_path)])
+    result = runner.invoke(cli.app, ["report", str(tmp_path), "--out", str(tmp_path / "index.html")])
+    assert result.output.splitlines()[0] == "drawing toy2000 …"

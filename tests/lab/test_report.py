@@ -9,6 +9,7 @@ from functools import lru_cache
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from lab_toy import toy_study
 
@@ -136,6 +137,41 @@ def test_the_first_page_counts_verdicts_by_study(toy: Study, tmp_path: Path) -> 
     assert cells == ["toy2000", "1", "1", "1", "0", "needs the paper scale: 1"]
 
 
+def test_claims_without_a_verdict_are_folded(toy: Study, tmp_path: Path) -> None:
+    reproduce(toy, "smoke", tmp_path)
+    ledger = report.build([tmp_path]).partition('<section id="ledger"')[2].partition("</section>")[0]
+    open_, _, folded = ledger.partition("<details>")
+    assert "1 held, 1 did not, 1 not tested" in spaced(open_)
+    assert [text in open_ for text in ("There are five.", "The sum is tiny.", "At full size")] == [True, True, False]
+    assert spaced(folded).startswith("1 not tested (needs the paper scale: 1)")
+    assert folded.count('<tr class="claim">') == 1
+    assert "At full size it is zero." in folded
+
+
+def test_words_of_the_page_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "registry", lambda: {"toy2000": toy_study()})
+    reproduce(toy_study(), "smoke", tmp_path, only=["Fig1"])
+    words = spaced(report.build([tmp_path]))
+    assert "(Sum). Run with" in words
+    assert ": 1 part in" in words
+
+
+def test_indices_are_sorted_in_sentences_other_lists_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = toy_study()
+    config = {"numbers": {"seed": 0, "count": 5, "indices": [1, 15, 10], "widths": [784, 1000, 30]}, "total": {}}
+    first = replace(study.entries[0], setup="On {numbers[indices]} and {numbers[widths]}.")
+    study = replace(study, entries=(first, study.entries[1]), configuration=lambda scale: config)
+    monkeypatch.setattr(report, "registry", lambda: {study.key: study})
+    reproduce(study, "smoke", tmp_path)
+    assert "On 1, 10, 15 and 784, 1000, 30." in spaced(report.build([tmp_path]))
+
+
+def test_backticks_are_code() -> None:
+    assert str(report.maths("As `tt.a_b` < `c`, x_i.")) == (
+        "As <code>tt.a_b</code> &lt; <code>c</code>, x<sub>i</sub>."
+    )
+
+
 def test_tables_have_headings_for_rows_and_columns(toy: Study, tmp_path: Path) -> None:
     reproduce(toy, "smoke", tmp_path)
     page = report.build([tmp_path])
@@ -188,3 +224,26 @@ def test_an_unfinished_run_says_what_is_missing(all_runs: Path, tmp_path: Path) 
     words = Outline(report.build([tmp_path])).text
     assert "Not run here" in words
     assert "What is run here" not in words
+
+
+def test_learned_eigenfunctions_share_one_frame_that_holds_them(all_runs: Path) -> None:
+    """The panels of OJ-Fig2 have the same axes, begin near the first index, and no curve leaves them."""
+    entry = registry()["ortiz2021"].find("OJ-Fig2")
+    arrays = next(run for run in find_runs(all_runs) if run.study == "ortiz2021").load(entry.parts)
+    worst = {name: np.zeros_like(arrays[name]) for name in arrays if name.endswith("ResNet18/network_test")}
+    assert worst
+    parts = {part: {} for part in entry.parts}
+    for name in arrays:
+        part, _, key = name.partition("/")
+        parts[part][key] = worst.get(name, arrays[name])
+    frames = set()
+    for panel in entry.panels:
+        (axes,) = panel.draw(Arrays(parts)).axes
+        (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+        frames.add((left, right, low, high))
+        for line in axes.lines[:2]:
+            assert left < line.get_xdata().min() < 1.5 * left
+            assert line.get_xdata().max() < right
+            assert low < line.get_ydata().min()
+            assert line.get_ydata().max() < high
+    assert len(frames) == 1

@@ -87,7 +87,10 @@ def test_data_that_only_their_owners_give_are_no_failure(tmp_path: Path) -> None
 
 
 def test_only_runs_an_entry_and_what_it_needs(tmp_path: Path) -> None:
-    assert reproduce(toy_study(), "smoke", tmp_path, only=["Fig1"]).computed == ["numbers"]
+    first = reproduce(toy_study(), "smoke", tmp_path, only=["Fig1"])
+    assert first.computed == ["numbers"]
+    assert [finding.id for finding in first.asked] == ["TY-Fig1"]
+    assert len(first.findings) == 3
     assert reproduce(toy_study(), "smoke", tmp_path, only=["ty-tab1-2"]).computed == ["total"]
     with pytest.raises(ValueError, match="TY-Fig1, TY-Tab1–2"):
         reproduce(toy_study(), "smoke", tmp_path, only=["Fig9"])

@@ -14,6 +14,8 @@ try:
 except ModuleNotFoundError as error:
     raise SystemExit(f"The lab needs {error.name}: pip install 'torchtangent[lab]'") from error
 
+import torch
+
 from torchtangent.lab import ledger
 from torchtangent.lab import report as page
 from torchtangent.lab.claims import Finding, not_run
@@ -46,7 +48,10 @@ class ScaleOption(StrEnum):
     paper = "paper"
 
 
-StudyArgument = Annotated[str | None, typer.Argument(metavar="[STUDY]", help="A study, such as george2023.")]
+RunsArgument = Annotated[
+    list[Path] | None, typer.Argument(exists=True, file_okay=False, help="Folders with runs; else runs.")
+]
+StudyArgument = Annotated[str | None, typer.Argument(metavar="STUDY", help="A study, such as george2023.")]
 
 
 def _studies(key: str | None) -> list[Study]:
@@ -60,12 +65,15 @@ def _studies(key: str | None) -> list[Study]:
 
 @app.command("list")
 def list_(study: StudyArgument = None) -> None:
-    """Show the studies and their entries: figures, tables and theorems by their identifiers."""
+    """Show the studies and their entries: figures, tables and theorems by their identifiers.
+
+    Those that are long run at smoke scale only with --long or when --only names them.
+    """
     studies = _studies(study)
     console = Console()
-    console.print(entries_table(studies))
     for item in studies:
-        console.print(f"\n[bold]{item.key}[/]  {item.title}\n[bright_black]{item.reference}[/]", highlight=False)
+        console.print(f"[bold]{item.key}[/]  {item.title}\n[bright_black]{item.reference}[/]", highlight=False)
+        console.print(entries_table(item), "")
 
 
 @app.command()
@@ -114,26 +122,34 @@ def reproduce(
                 studies[0].find(name)
             except ValueError as error:
                 raise typer.BadParameter(str(error)) from error
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise typer.BadParameter(f"--device {device}: {str(error).splitlines()[0]}") from error
     console = Console()
     findings: list[Finding] = []
     failed = False
     for item in studies:
         console.print(f"[bold]{item.key}[/] {item.title} [bright_black]({scale.value} scale)[/]", highlight=False)
-        with ProgressListener(console, item) as listener:
-            outcome = run_study(
-                item,
-                scale.value,
-                out,
-                only=only or (),
-                long=long or scale is ScaleOption.paper,
-                fresh=fresh,
-                reuse=reuse,
-                device=device,
-                data_root=data,
-                listener=listener,
-            )
+        try:
+            with ProgressListener(console, item) as listener:
+                outcome = run_study(
+                    item,
+                    scale.value,
+                    out,
+                    only=only or (),
+                    long=long or scale is ScaleOption.paper,
+                    fresh=fresh,
+                    reuse=reuse,
+                    device=device,
+                    data_root=data,
+                    listener=listener,
+                )
+        except KeyboardInterrupt as error:
+            console.print("interrupted; the same command goes on where it was", highlight=False)
+            raise typer.Exit(130) from error
         failed |= bool(outcome.failed)
-        findings += outcome.findings
+        findings += outcome.asked
     console.print(tally([finding.verdict for finding in findings]), highlight=False)
     console.print(f"[bright_black]torchtangent report {out}  makes the page[/]", highlight=False)
     if failed:
@@ -142,25 +158,31 @@ def reproduce(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path] | None, typer.Argument(help="Folders with runs.")] = None,
+    runs: RunsArgument = None,
     out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report/index.html"),
 ) -> None:
     """Make one self-contained HTML page of the results: verdicts, figures, how to remake them."""
+    console = Console()
     try:
-        page.write(runs or [Path("runs")], out)
+        page.write(runs or [Path("runs")], out, lambda study: console.print(f"drawing {study.key} …", highlight=False))
     except FileNotFoundError as error:
         Console(stderr=True).print(f"[red]{error}[/]")
         raise typer.Exit(1) from error
-    Console().print(f"{out} ({out.stat().st_size / 1024:.0f} KiB)", highlight=False)
+    console.print(f"{out} ({out.stat().st_size / 1024:.0f} KiB)", highlight=False)
 
 
 @app.command()
 def judge(
-    runs: Annotated[list[Path] | None, typer.Argument(help="Folders with runs.")] = None,
+    runs: RunsArgument = None,
 ) -> None:
     """Judge the claims again from the arrays that are there; nothing is computed anew."""
     findings: list[Finding] = []
-    for run in (run for root in runs or [Path("runs")] for run in find_runs(root)):
+    roots = runs or [Path("runs")]
+    found = [run for root in roots for run in find_runs(root)]
+    if not found:
+        Console(stderr=True).print(f"[red]no results in {', '.join(map(str, roots))}[/]")
+        raise typer.Exit(1)
+    for run in found:
         if run.study in registry():
             findings += rejudge(registry()[run.study], run)
     Console().print(tally([finding.verdict for finding in findings]), highlight=False)
@@ -171,7 +193,12 @@ def claims(
     study: StudyArgument = None,
     runs: Annotated[
         list[Path] | None,
-        typer.Option("--runs", help="A folder with runs; may be given several times. Else runs and results."),
+        typer.Option(
+            "--runs",
+            exists=True,
+            file_okay=False,
+            help="A folder with runs; may be given several times. Else runs and results.",
+        ),
     ] = None,
     scale: Annotated[ScaleOption | None, typer.Option(help="Only this scale.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Every claim as JSON, for another program.")] = False,
@@ -224,4 +251,8 @@ def _findings(study: Study, standings: list[Standing], scale: ScaleOption | None
 
 def main() -> None:
     """The `torchtangent` command."""
-    app()
+    app(prog_name="torchtangent")
+
+
+if __name__ == "__main__":
+    main()

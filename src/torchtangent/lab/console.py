@@ -11,9 +11,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 
 from torchtangent.lab.claims import Verdict, count, show
+from torchtangent.lab.data import DataError
 from torchtangent.lab.ledger import COLUMNS, Line, Standing
 from torchtangent.lab.results import Record
-from torchtangent.lab.runner import Listener
+from torchtangent.lab.runner import Listener, NeedFailed
 from torchtangent.lab.study import Part, Study
 
 COLORS: dict[Verdict, str] = {
@@ -39,6 +40,8 @@ class ProgressListener(Listener):
         )
         self._study = study
         self._task: TaskID | None = None
+        self._said: dict[str, str] = {}  # a message about data, and the part that gave it first
+        self._blocked: list[str] = []
 
     def __enter__(self) -> ProgressListener:
         self._progress.start()
@@ -48,6 +51,9 @@ class ProgressListener(Listener):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
+        if self._blocked:
+            text = f"not begun, because a part they need failed: {', '.join(self._blocked)}"
+            self._console.print(f"  [red]✗[/] [bright_black]{text}[/]", highlight=False)
 
     def started(self, part: Part) -> None:
         self._task = self._progress.add_task(f"{self._study.key} · {part.name}", total=None)
@@ -63,8 +69,13 @@ class ProgressListener(Listener):
 
     def failed(self, part: Part, error: Exception) -> None:
         self._drop()
-        text = escape(f"{type(error).__name__}: {error}")
-        self._console.print(f"  [red]✗[/] {part.name} [red]{text}[/]", highlight=False)
+        if isinstance(error, NeedFailed):
+            self._blocked.append(part.name)
+            return
+        text = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, DataError) and self._said.setdefault(text, part.name) != part.name:
+            text = f"needs the same files as {self._said[text]}"
+        self._console.print(f"  [red]✗[/] {part.name} [red]{escape(text)}[/]", highlight=False)
 
     def passed_over(self, part: Part, error: Exception) -> None:
         self._drop()
@@ -76,16 +87,14 @@ class ProgressListener(Listener):
             self._task = None
 
 
-def entries_table(studies: Iterable[Study]) -> Table:
-    """Every study's entries: identifier, title, number of claims, parts."""
+def entries_table(study: Study) -> Table:
+    """A study's entries: identifier, number of claims, whether it is long, title."""
     table = Table(box=None, pad_edge=False, header_style="bright_black")
-    for column in ("study", "entry", "what", "claims", "parts"):
-        table.add_column(column, justify="right" if column == "claims" else "left")
-    for study in studies:
-        for i, entry in enumerate(study.entries):
-            parts = ", ".join(entry.parts) + (" (long)" if study.is_long(entry) else "")
-            claims = str(len(study.claims_of(entry)))
-            table.add_row(study.key if i == 0 else "", entry.id, entry.title, claims, parts)
+    for column in ("entry", "claims", "", "what"):
+        table.add_column(column, justify="right" if column == "claims" else "left", no_wrap=column != "what")
+    for entry in study.entries:
+        long = "long" if study.is_long(entry) else ""
+        table.add_row(escape(entry.id), str(len(study.claims_of(entry))), long, escape(entry.title))
     return table
 
 
@@ -100,19 +109,19 @@ def ledger_table(lines: Iterable[Line]) -> Table:
 
 
 def claims_table(standings: Iterable[Standing]) -> Table:
-    """Every claim, with a line for each scale that tested it."""
-    table = Table(box=None, pad_edge=False, header_style="bright_black", show_lines=False)
-    for column in ("entry", "claim", "published", "scale", "measured", "verdict"):
-        table.add_column(column, no_wrap=column in ("entry", "scale"), ratio={"claim": 3, "measured": 2}.get(column))
+    """Every claim and the published value, then a line for each scale that tested it; also for narrow terminals."""
+    table = Table(box=None, pad_edge=False, header_style="bright_black")
+    table.add_column("entry", no_wrap=True)
+    table.add_column("claim")
     for standing in standings:
         claim = standing.claim
-        words = [escape(text) for text in (claim.id, claim.statement, show(claim.published))]
+        table.add_row(escape(claim.id), escape(claim.statement))
+        table.add_row("", f"[bright_black]published[/]  {escape(show(claim.published))}")
         for scale, finding in standing.tested.items():
             verdict = f"[{COLORS[finding.verdict]}]{finding.verdict}[/]"
-            table.add_row(*words, scale, escape(show(finding.measured)), verdict)
-            words = ["", "", ""]
+            table.add_row("", f"[bright_black]{scale} scale[/]  {verdict}  {escape(show(finding.measured))}")
         if not standing.tested:
-            table.add_row(*words, "–", "–", f"[{COLORS[standing.verdict]}]not tested ({escape(standing.reason)})[/]")
+            table.add_row("", f"[{COLORS[standing.verdict]}]not tested ({escape(standing.reason)})[/]")
     return table
 
 

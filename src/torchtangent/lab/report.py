@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 
 from torchtangent.lab import style
 from torchtangent.lab.claims import VERDICTS, Verdict, count, show
-from torchtangent.lab.ledger import LARGEST_FIRST, Line, Standing, stand, summarize
+from torchtangent.lab.ledger import LARGEST_FIRST, UNTESTED, Line, Standing, stand, summarize
 from torchtangent.lab.recipes import registry
 from torchtangent.lab.results import Record, Run, find_runs
 from torchtangent.lab.rules import number
@@ -88,10 +88,10 @@ class Chapter:
         """Where it was run."""
         return [making.scale for making in self.makings]
 
-    @property
-    def groups(self) -> list[tuple[str, list[Standing]]]:
-        """The claims, entry by entry."""
-        return [(key, list(group)) for key, group in groupby(self.line.standings, key=lambda item: item.claim.id)]
+    def groups(self, *, tested: bool) -> list[tuple[str, list[Standing]]]:
+        """The claims with a verdict, or those without one, entry by entry."""
+        standings = [standing for standing in self.line.standings if bool(standing.tested) == tested]
+        return [(key, list(group)) for key, group in groupby(standings, key=lambda item: item.claim.id)]
 
     def has(self, id: str) -> bool:
         """Whether there is a section for an entry."""
@@ -108,7 +108,7 @@ def _view(study: Study, entry: Entry, run: Run) -> View | None:
         if not records:
             return None
     config |= {part: config[part] | dict(record.config) for part, record in records.items()}
-    readable = {part: {key: _readable(value) for key, value in values.items()} for part, values in config.items()}
+    readable = {part: {key: _readable(key, value) for key, value in values.items()} for part, values in config.items()}
     arrays = run.load(list(records))
     plots = []
     if whole:
@@ -129,10 +129,10 @@ def _view(study: Study, entry: Entry, run: Run) -> View | None:
     )
 
 
-def _readable(value: Any) -> Any:
-    """A configuration's value inside a sentence."""
+def _readable(key: str, value: Any) -> Any:
+    """A configuration's value inside a sentence; the order of indices says nothing, that of other lists may."""
     if isinstance(value, list):
-        return ", ".join(map(str, value))
+        return ", ".join(map(str, sorted(value) if key == "indices" else value))
     return f"{value:,}" if isinstance(value, int) else value
 
 
@@ -192,8 +192,12 @@ def _size(run: Run) -> int:
     return len(list((run.folder / "parts").glob("*.json")))
 
 
-def build(roots: Sequence[Path]) -> str:
+def build(roots: Sequence[Path], told: Callable[[Study], object] = lambda study: None) -> str:
     """The page for every run below these folders.
+
+    Args:
+        roots: The folders.
+        told: Called with each study before its plots are drawn, which takes a while.
 
     Raises:
         FileNotFoundError: There is none.
@@ -202,7 +206,11 @@ def build(roots: Sequence[Path]) -> str:
     if not runs:
         raise FileNotFoundError(f"no results in {', '.join(map(str, roots))}: run `torchtangent reproduce` first")
     found = {key: _chosen(run for run in runs if run.study == key) for key in registry()}
-    chapters = [_chapter(registry()[key], mine) for key, mine in found.items() if mine]
+    chapters = []
+    for key, mine in found.items():
+        if mine:
+            told(registry()[key])
+            chapters.append(_chapter(registry()[key], mine))
     lines = summarize({key: stand(registry()[key], mine) for key, mine in found.items()})
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("torchtangent.lab"),
@@ -217,26 +225,30 @@ def build(roots: Sequence[Path]) -> str:
         lines=lines,
         counts=count(standing.verdict for standing in lines[-1].standings),
         verdicts=VERDICTS,
+        untested=UNTESTED,
         marks=MARKS,
         slugs=SLUGS,
     )
     return style.share_glyphs(page)
 
 
-def write(roots: Sequence[Path], out: Path) -> None:
+def write(roots: Sequence[Path], out: Path, told: Callable[[Study], object] = lambda study: None) -> None:
     """Build the page and write it."""
-    page = build(roots)
+    page = build(roots, told)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page, encoding="utf-8")
 
 
 def maths(text: str) -> Markup:
-    """Escaped text in which `p_c`, `λ_j`, `F_approx` and `‖f‖²_K` have real subscripts.
+    """Escaped text in which p_c, λ_j, F_approx and ‖f‖²_K have real subscripts, and code between backticks none.
 
-    >>> maths("F_approx < some_name"), maths("‖f‖²_K")
-    (Markup('F<sub>approx</sub> &lt; some_name'), Markup('‖f‖²<sub>K</sub>'))
+    >>> maths("F_approx < some_name"), maths("‖f‖²_K"), maths("as `a_b`")
+    (Markup('F<sub>approx</sub> &lt; some_name'), Markup('‖f‖²<sub>K</sub>'), Markup('as <code>a_b</code>'))
     """
-    return Markup(re.sub(r"((?<!\w)[^\W\d_]|[‖²\u0302])_(\w+)", r"\1<sub>\2</sub>", str(escape(text))))
+    pieces = re.split(r"`([^`]+)`", str(escape(text)))
+    pieces[::2] = [re.sub(r"((?<!\w)[^\W\d_]|[‖²\u0302])_(\w+)", r"\1<sub>\2</sub>", piece) for piece in pieces[::2]]
+    pieces[1::2] = [f"<code>{piece}</code>" for piece in pieces[1::2]]
+    return Markup("".join(pieces))
 
 
 def show_seconds(seconds: float | None) -> str:

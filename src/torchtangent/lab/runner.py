@@ -24,6 +24,10 @@ from torchtangent.lab.study import Arrays, Entry, Part, Scale, Study
 T = TypeVar("T")
 
 
+class NeedFailed(RuntimeError):
+    """A part was not begun, because one that it needs failed."""
+
+
 class Listener:
     """Told what happens during a run. This one stays silent; the command line draws progress bars."""
 
@@ -63,7 +67,10 @@ class Context:
 
     def data(self, name: str) -> datasets.Dataset:
         """A data set; its checksums go into the record."""
-        dataset = datasets.load(name, self.data_root)
+        try:
+            dataset = datasets.load(name, self.data_root)
+        except datasets.DataError as error:
+            raise datasets.DataError(f"{error}\n{_files(name)}") from error
         self.checksums.update(dataset.checksums)
         return dataset
 
@@ -85,16 +92,30 @@ class Context:
         return self.run.scratch(self.part.name)
 
 
+def _files(name: str) -> str:
+    """All files of a data set, so that who lacks one need not find out one by one."""
+    files = datasets.CIFAR10 if name == "cifar10" else datasets.IDX[name].values()
+    paths = ", ".join(file.path + (".gz" if file.packed else "") for file in files)
+    return f"All files of {name}, in the data folder: {paths}; torchtangent.lab.data.download(folder) fetches them."
+
+
 @dataclass
 class Outcome:
-    """What a call of `reproduce` did."""
+    """What a call of `reproduce` did; `findings` are of the whole study, `entries` those it was asked for."""
 
     run: Run
+    entries: Sequence[Entry] = ()
     computed: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     failed: dict[str, Exception] = field(default_factory=dict)
     passed_over: dict[str, Exception] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def asked(self) -> list[Finding]:
+        """The findings of the entries it was asked for."""
+        ids = {entry.id for entry in self.entries}
+        return [finding for finding in self.findings if finding.id in ids]
 
 
 @dataclass(frozen=True)
@@ -153,8 +174,8 @@ def reproduce(
     listener = listener or Listener()
     config = study.configuration(scale)
     run = Run(out / study.key / scale)
-    outcome = Outcome(run)
     entries = [study.find(name) for name in only] or [e for e in study.entries if long or not study.is_long(e)]
+    outcome = Outcome(run, entries)
     keys = part_keys(study, config)
     if reuse:
         keys = {name: replace(key, code=None) for name, key in keys.items()}
@@ -168,7 +189,7 @@ def reproduce(
         blocked = [name for name in part.needs if name in outcome.failed]
         try:
             if blocked:
-                raise RuntimeError(f"needs {', '.join(blocked)}, which failed")
+                raise NeedFailed(f"needs {', '.join(blocked)}, which failed")
             context = Context(part, config[part.name], torch.device(device), run, data_root, listener)
             with _threads(scale):
                 record = _compute(context, part_keys(study, config)[part.name])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from torchtangent.lab.recipes.ortiz2021.measures.eigenfunctions import ALL, epochs_to, final, learned, networks
@@ -14,16 +15,30 @@ from torchtangent.lab.style import INK, SOFT, legend, panel, series
 KINDS = {"linear": "linearized", "network": "network"}
 
 
+def against_index(axes: Axes, arrays: Arrays, part: str = "eigenfunctions") -> None:
+    """Indices on a logarithmic axis, the same one for all networks of an entry."""
+    most = max(learned(arrays, network, "indices", part).max() for network in networks(arrays, part, ALL))
+    axes.set(xscale="log", xlim=(0.85, 1.2 * most), xlabel="index of the eigenfunction")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+
+
+def accuracy_against_index(axes: Axes, arrays: Arrays, part: str = "eigenfunctions") -> None:
+    """Accuracies from chance, or from the lowest one below it, to 1, the same for all networks of an entry."""
+    against_index(axes, arrays, part)
+    found = [final(arrays, network, kind, part).min() for network in networks(arrays, part, ALL) for kind in KINDS]
+    axes.set(ylim=(min(0.45, *(accuracy - 0.03 for accuracy in found)), 1.01), ylabel="test accuracy")
+
+
 def accuracies(network: str, part: str = "eigenfunctions") -> Callable[[Arrays], Figure]:
     """Test accuracy of the network and of its linearization against the index."""
 
     def draw(arrays: Arrays) -> Figure:
-        figure, axes = panel(network, x="index of the eigenfunction", y="test accuracy")
+        figure, axes = panel(network)
         index = learned(arrays, network, "indices", part)
         for i, (kind, label) in enumerate(KINDS.items()):
             axes.plot(index, final(arrays, network, kind, part), **series(i), label=label)
         axes.axhline(0.5, color=INK, linewidth=0.8, linestyle=":")
-        axes.set(xscale="symlog", ylim=(0.45, 1.01))
+        accuracy_against_index(axes, arrays, part)
         legend(figure)
         return figure
 
@@ -34,13 +49,13 @@ def with_adam(network: str) -> Callable[[Arrays], Figure]:
     """The same with Adam, for every rate."""
 
     def draw(arrays: Arrays) -> Figure:
-        figure, axes = panel(f"{network}, Adam", x="index of the eigenfunction", y="test accuracy")
+        figure, axes = panel(f"{network}, Adam")
         index, rates = (learned(arrays, network, name, "adam") for name in ("indices", "rates"))
         for i, (kind, label) in enumerate(KINDS.items()):
             for k, rate in enumerate(rates.tolist()):
                 look = series(i, fillstyle="none" if k else "full", linestyle=":" if k else "-")
                 axes.plot(index, final(arrays, network, kind, "adam")[k], **look, label=f"{label}, {rate:g}")
-        axes.set(xscale="symlog", ylim=(0.45, 1.01))
+        accuracy_against_index(axes, arrays, "adam")
         legend(figure)
         return figure
 
@@ -52,7 +67,7 @@ def cost(network: str, name: str) -> Callable[[Arrays], Figure]:
     label = {"epochs": "epochs to a loss of 0.01", "distance": "‖θ − θ₀‖", "cosine": "cosine distance"}[name]
 
     def draw(arrays: Arrays) -> Figure:
-        figure, axes = panel(network, x="index of the eigenfunction", y=label)
+        figure, axes = panel(network, y=label)
         index = learned(arrays, network, "indices")
         if name == "epochs":
             loss = learned(arrays, network, "network_loss")
@@ -64,7 +79,8 @@ def cost(network: str, name: str) -> Callable[[Arrays], Figure]:
                 legend(figure)
         else:
             axes.plot(index, learned(arrays, network, f"network_{name}"), **series(1))
-        axes.set(xscale="symlog", ylim=(0, None))
+        against_index(axes, arrays)
+        axes.set(ylim=(0, None))
         return figure
 
     return draw
