@@ -88,7 +88,7 @@ def _parsed(value: Any) -> Any:
 def judge(claim: Claim, arrays: Arrays, *, study: str, scale: Scale, seconds: float) -> Finding:
     """Measure a claim on its entry's arrays and apply its rule."""
     if scale not in claim.scales:
-        reason = f"needs the {' or '.join(claim.scales)} scale"
+        reason = f"needs the {' or '.join(scale for scale in claim.scales if scale != 'test')} scale"
         return _finding(claim, study, scale, seconds, None, "not tested at this scale", reason)
     measured = _plain(claim.measure(arrays))
     verdict: Verdict = "held" if claim.rule.holds(measured) else "did not hold"

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import re
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -98,6 +103,30 @@ class Chapter:
         return any(section.entry.id == id for section in self.sections)
 
 
+_ONE_BY_ONE = 8  # entries for which other processes are not worth starting
+_wanted: Sequence[tuple[Study, Entry, Run]] = ()  # in such a process: what to look at
+
+
+def _views(wanted: Sequence[tuple[Study, Entry, Run]]) -> list[View | None]:
+    """Draw entries at some scale: on Linux in as many processes as there are cores, since plots take long."""
+    if sys.platform != "linux" or len(wanted) <= _ONE_BY_ONE:
+        return [_view(*one) for one in wanted]
+    fork = multiprocessing.get_context("fork")  # what is wanted has functions in it, which cannot be sent
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: none of theirs is used here
+        with ProcessPoolExecutor(os.cpu_count(), fork, initializer=_begin, initargs=(wanted,)) as pool:
+            return list(pool.map(_numbered, range(len(wanted))))
+
+
+def _begin(wanted: Sequence[tuple[Study, Entry, Run]]) -> None:
+    global _wanted
+    _wanted = wanted
+
+
+def _numbered(i: int) -> View | None:
+    return _view(*_wanted[i])
+
+
 def _view(study: Study, entry: Entry, run: Run) -> View | None:
     """Draw an entry from its arrays; None if there is nothing to show of it."""
     config = study.configuration(cast(Scale, run.scale))
@@ -152,10 +181,13 @@ def _making(study: Study, run: Run) -> Making:
 def _chapter(study: Study, runs: Sequence[Run]) -> Chapter:
     """Everything of a study's runs, of which there is one for each scale."""
     standings = stand(study, runs)
+    wanted = [(study, entry, run) for entry in study.entries for run in runs]
+    drawn: dict[str, list[View]] = {}
+    for (_, entry, _), view in zip(wanted, _views(wanted), strict=True):
+        drawn.setdefault(entry.id, []).extend([view] if view else [])
     sections = []
     for entry in study.entries:
-        views = [view for run in runs if (view := _view(study, entry, run))]
-        if views:
+        if views := drawn.get(entry.id):
             mine = [standing for standing in standings if standing.claim.id == entry.id]
             sections.append(Section(entry, f"{study.key}-{entry.slug}", mine, views))
     shown = {section.entry.id for section in sections}

@@ -103,7 +103,7 @@ ENTRIES = (
         setup=_SETUP + _DEEP,
         parts=_PARTS,
         panels=_accuracies(names=(*NETWORKS, "ResNet18")),
-        caption="Test accuracy at the last epoch against the index of the eigenfunction (0 is the first).",
+        caption="Test accuracy at the last epoch against the index of the eigenfunction; the first has index 0.",
         notes=(
             "Eigenvectors are of training and test images together, as in the paper, so test inputs (not their labels) "
             "are seen beforehand. The indices are ours: the paper does not give them. The first "
