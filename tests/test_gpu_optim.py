@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import torchtangent as tt
 from torchtangent.optim import EKFAC, KFAC, Adaptive, SuperNat
 
 sys.path.append(str(Path(__file__).parent / "optim"))
@@ -177,6 +178,18 @@ def test_one_transfer_a_step(method: str) -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert sum("synchronizing" in str(w.message) for w in caught) == 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_penalty_is_noticed_at_a_renewal(method: str) -> None:
+    """Rounding alone, of TF32 as well, is none."""
+    model, (x, y) = network(), images()
+    opt = METHODS[method](model, 0.02, 0.1, basis_every=2)
+    train(model, opt, x, y, steps=4)
+    opt.zero_grad()
+    (F.cross_entropy(model(x), y) + sum(p.square().sum() for p in model.parameters())).backward()
+    with pytest.warns(tt.TangentWarning, match="have a part that no layer recorded"):
+        opt.step()
 
 
 def test_adaptive_damping_and_accumulation() -> None:

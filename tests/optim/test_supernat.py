@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import torchtangent as tt
 from torchtangent.optim import SuperNat
 
 LR = 0.05
@@ -170,6 +171,54 @@ def test_a_network_that_is_not_linear() -> None:
         SuperNat(nn.Sequential(model), x, LR)  # type: ignore[arg-type]
 
 
+def test_a_step_that_is_not_finite_is_skipped() -> None:
+    model, x, y = problem(bias=True)
+    opt = SuperNat(model, x, LR)
+    run(model, opt, x, y)
+    before, values = copy.deepcopy(model.state_dict()), opt.eigenvalues.clone()
+    with pytest.warns(tt.TangentWarning, match=r"step skipped, the loss or its gradient .* \(skipped so far: 1\)"):
+        run(model, opt, x, y * float("nan"))
+    run(model, opt, x, y * float("inf"))  # said once
+    opt.zero_grad()
+
+    def closure() -> Tensor:
+        opt.zero_grad()
+        found = loss(model(x), y)
+        found.backward()
+        return found * float("nan")
+
+    opt.step(closure)
+    assert opt.skipped == 3
+    assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())
+    assert torch.equal(opt.eigenvalues, values)
+
+
+def test_a_minibatch_is_noticed() -> None:
+    model, x, y = problem()
+    opt = SuperNat(model, x, LR)
+    for part in (slice(0, 4), slice(4, 12)):  # accumulated, they are all of x
+        loss(model(x[part]), y[part]).backward()
+    opt.step()
+    loss(model(x[:3]), y[:3]).backward()
+    with pytest.warns(tt.TangentWarning, match="made for all 12 rows of x, but the model was called with 3"):
+        opt.step()
+    run(model, opt, x[:5], y[:5])  # said once
+    opt = SuperNat(model, x, LR)
+    run(model, opt, x, y)
+    model(x[:3])
+    run(model, opt, x, y)
+
+
+@pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the shape checks would speak first")
+def test_inputs_that_are_no_matrix() -> None:
+    model, x, _ = problem()
+    with pytest.raises(TypeError, match=r"x: expected a tensor, got a ndarray. For an array, pass torch.as_tensor"):
+        SuperNat(model, x.numpy(), LR)  # type: ignore[arg-type]
+    for bad in (x[0], x[:0], x[None]):
+        with pytest.raises(ValueError, match="it should be a matrix with a row for each sample"):
+            SuperNat(model, bad, LR)
+
+
 def test_bad_input() -> None:
     model, x, _ = problem()
     with pytest.raises(ValueError, match=r"lr=0.0: it should be positive"):
@@ -180,3 +229,6 @@ def test_bad_input() -> None:
         SuperNat(model, x, LR, scale=-1.0)
     with pytest.raises(ValueError, match="x has 3 features, the model takes 4"):
         SuperNat(model, x[:, :3], LR)
+    x[3, 2] = float("nan")
+    with pytest.raises(ValueError, match="x has NaN or infinity"):
+        SuperNat(model, x, LR)

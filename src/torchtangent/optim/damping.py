@@ -35,6 +35,8 @@ class Adaptive:
     every: int = 5
 
     def __post_init__(self) -> None:
+        if not 0 < self.start < math.inf:
+            raise ValueError(f"Adaptive: start={self.start} should be positive, and finite.")
         if not 0 < self.factor < 1:
             raise ValueError(f"Adaptive: factor={self.factor} should be between 0 and 1.")
         if self.every < 1:

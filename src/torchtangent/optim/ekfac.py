@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Unpack, final
+from typing import Any, Unpack, final
 
 from torch import Tensor, nn
 
@@ -28,14 +28,40 @@ class EKFAC(Preconditioned):
     - scalings="average" (EKFAC-ra): s ← α s + (1 − α) N (Uᵀ∇)², a running average over mean gradients, which starts at
       KFAC's eigenvalues with each new basis. Cheaper: samples are looked at only when U is renewed.
 
+    Samples are the first axis of the model's input, and of every layer's (a layer that sees n·k rows has k consecutive
+    ones for each of the n samples). Two calls of equally many samples before one backward are two views of the same
+    samples, with a warning; to accumulate gradients, call backward after each.
+
     Args:
-        model: The network.
+        model: The network. Its layers carry hooks until `close()`.
         lr: Learning rate η.
-        damping: ε, a number or an `Adaptive`.
+        damping: ε, a number or an `Adaptive`, for which `step` needs a closure.
         scalings: "batch" or "average".
         decay: α.
-        damping_rule: "single", "factored" or "root": what is added to s (see damping.py).
-        options: See `Preconditioned` (params, momentum, weight_decay) and `Settings` (all others).
+        damping_rule: "single" (ε is added to s), "factored" (√ε/π and π√ε to the eigenvalues of the two factors, with
+            π² the ratio of their means) or "root" (√ε to both).
+        params: Which parameters: patterns or a predicate (as in `tt.jacobian`), or tensors or groups as in torch, each
+            with `lr`, `damping`, `momentum` or `weight_decay` of its own. By default all that are trainable now; what
+            is unfrozen later moves only if it is in `params` (as with params=model.parameters()), from the next
+            `zero_grad` or `step` on.
+        momentum: μ in m ← μ m + u, θ ← θ − η m.
+        weight_decay: ω: ∇ + ωθ is preconditioned, or, if `decoupled`, θ is multiplied by 1 − ηω. Rather than a penalty
+            in the loss, which is preconditioned as well, but with a warning.
+        basis_every: Steps between two decompositions; with each it is checked that the layers saw the whole gradient.
+        sua: Take the taps of convolutions as uncorrelated: smaller input factors, over channels only.
+        rest: What is no matrix of a linear map: "block" (norm layers and lone biases by their exact block, or by one
+            for each channel where that has more than 1024 rows; embeddings by their diagonal), "diagonal" or "plain".
+        loss: Whether the loss is a "mean" or a "sum" over samples; the step is the same for both if it is told (a sum
+            of N samples that is taken for a mean makes steps far too short). With gradient accumulation "mean" is the
+            mean over all samples since the last step.
+        curvature: "empirical" (per-sample gradients of the loss) or "sampled" (labels drawn from the model; needs
+            `likelihood`, and `step` a closure). Where a sample has several terms the likelihood sums over them.
+        likelihood: "categorical", "bernoulli" or "gaussian", for sampled curvature.
+        decoupled: Whether weight decay multiplies θ by 1 − ηω instead of being preconditioned with the gradient.
+        kl_clip: κ: the step is shortened to η² uᵀ(F + ε)u ≤ κ, about twice the KL divergence that it causes.
+        scaler: The `torch.amp.GradScaler` of the loop. Needed only where `scaler.unscale_(opt)` is called before
+            `scaler.step(opt)`.
+        seed: Of the sampled labels.
 
     Example:
         >>> import torch
@@ -79,6 +105,13 @@ class Scalings(Method):
     decay: float
     rule: str
     kind = "EKFAC"
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "scalings": "batch" if self.fresh else "average",
+            "decay": self.decay,
+            "damping_rule": self.rule,
+        }
 
     def decompose(self, layer: Layer, B: Tensor, A: Tensor, damping: float) -> State:
         rows, left = eigenbasis(B, f"cotangents of {layer.key}")

@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 
 from torch import Tensor
 
-from torchtangent.jacobians.inputs import TangentWarning
 from torchtangent.optim.layer import Passes
+from torchtangent.optim.notices import Notices, listed, warn
 from torchtangent.optim.plan import Plan
 from torchtangent.optim.recorder import Recorder
 from torchtangent.optim.witness import rounding
 
 
-def gather(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor]) -> Passes:
+def gather(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], notices: Notices) -> Passes:
     """Factored per-sample gradients by parameter for each backward pass, up to one common factor.
 
-    A parameter whose factors do not describe its gradient keeps its plain gradient from now on, with a warning; one
-    that has a gradient, and a layer that was never called, is an error.
+    A parameter whose uses no rule describes keeps its plain gradient from now on, with a warning; one that has a
+    gradient, and a layer that was never called, is an error. Where a gradient has more parts than those recorded, the
+    block stays that of the recorded ones, with a warning.
     """
     before = set(plan.plain)
     passes = [plan.jacobians(batch) for batch in recorder.batches]
     _require_seen(plan, recorder, grads, passes)
     _verify(plan, recorder, passes)
-    for name in plan.plain.keys() - before:
-        warnings.warn(f"{name} keeps its plain gradient: {plan.plain[name]}.", TangentWarning, stacklevel=5)
+    for name in notices.new(sorted(plan.plain.keys() - before), "plain"):
+        warn(f"{name} keeps its plain gradient: {plan.plain[name]}.", stacklevel=5)
+    if more := notices.new(sorted(plan.more), "more"):
+        warn(
+            f"The gradients of {listed(more)} ({len(plan.more)} of {len(plan.shapes)} parameters) have a part that no "
+            "layer recorded: a penalty in the loss, a weight that is also used without calling its layer, or a hook "
+            "that changes them. The whole gradient is preconditioned, with the curvature of the recorded part alone. "
+            "Instead of a penalty λ‖θ‖² in the loss give weight_decay=2λ; leave what is used elsewhere to another "
+            "optimizer with params=.",
+            stacklevel=5,
+        )
+    twice = next((batch for batch in recorder.batches if len(batch.calls) > 1), None)
+    if twice is not None and notices.new([""], "views"):
+        warn(
+            f"{len(twice.calls)} calls of the model with {twice.samples} samples each, before one backward, are taken "
+            f"as views of the same {twice.samples} samples. If the samples are different ones, call backward after "
+            "each call.",
+            stacklevel=5,
+        )
     return [{name: jacobian for name, jacobian in seen.items() if name not in plan.plain} for seen in passes]
 
 
@@ -36,21 +53,23 @@ def _require_seen(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], p
         if wanted and name in grads and not any(name in seen for seen in passes) and bool(grads[name].any()):
             raise RuntimeError(
                 f"{name} has a gradient, but the input of its layer '{home[0][0]}' was never seen: the model uses the "
-                "weight without calling the layer. Call the layer, or leave the parameter to another optimizer with "
-                "params=."
+                "weight without calling the layer, or only a penalty in the loss does. Call the layer, use "
+                "weight_decay= for the penalty, or leave the parameter to another optimizer with params=."
             )
 
 
 def _verify(plan: Plan, recorder: Recorder, passes: Passes) -> None:
-    """The first time that a parameter is seen: do its factors add up to its gradient?"""
-    witness = recorder.witness
-    new = {name for seen in passes for name in seen if name in witness}
-    if not new:
+    """Where parameters are watched: do their factors add up to their gradients?"""
+    total = recorder.witness.total
+    found = {name: [seen[name] for seen in passes if name in seen] for name in plan.homes if name in total}
+    found = {name: jacobians for name, jacobians in found.items() if jacobians}
+    if not found:
         return
     uses = [use for batch in recorder.batches for each in batch.uses.values() for use in each]
-    allowed = rounding({use.d.dtype for use in uses} | {grad.dtype for grad in witness.total.values()})
-    for name in sorted(new):
-        jacobians = [seen[name] for seen in passes if name in seen]
-        if name in plan.homes and witness.denies(name, jacobians, allowed):
-            plan.demote(name, "what its layer recorded is not its whole gradient")
-        witness.release(name)
+    allowed = rounding({use.d.dtype for use in uses} | {grad.dtype for grad in total.values()})
+    denied = recorder.witness.denied(found, allowed)
+    if any(batch.again for batch in recorder.batches):  # what was recorded is no part of the gradient
+        for name in denied:
+            plan.demote(name, "the loss is made of gradients, of which its layer saw the first derivatives only")
+        denied = []
+    plan.more = plan.more - found.keys() | set(denied)

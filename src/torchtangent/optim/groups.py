@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from torch import nn
@@ -20,15 +21,21 @@ def as_groups(model: nn.Module, params: Any) -> list[dict[str, Any]]:
     return found if found and isinstance(found[0], dict) else [{"params": found}]
 
 
-def check_group(group: Mapping[str, Any], names: Mapping[int, str]) -> None:
-    """Positive rates, and only parameters that the model (id → name) has."""
+def check_group(group: Mapping[str, Any], names: Mapping[int, str], shared: Collection[str]) -> None:
+    """Positive rates, no option that all groups share, and only parameters that the model (id → name) has."""
+    for what in shared:
+        if what in group:
+            raise ValueError(
+                f"{what} holds for all parameters: give it to the optimizer, not to a group. Groups have lr, damping, "
+                "momentum and weight_decay."
+            )
     for what in ("lr", "damping"):
-        if not float(group[what]) > 0:
-            raise ValueError(f"{what}={group[what]}: it should be positive.")
+        if not 0 < float(group[what]) < math.inf:
+            raise ValueError(f"{what}={group[what]}: it should be positive, and finite.")
     if not 0 <= group["momentum"] < 1:
         raise ValueError(f"momentum={group['momentum']}: it should be in [0, 1).")
-    if not group["weight_decay"] >= 0:
-        raise ValueError(f"weight_decay={group['weight_decay']}: it should not be negative.")
+    if not 0 <= group["weight_decay"] < math.inf:
+        raise ValueError(f"weight_decay={group['weight_decay']}: it should not be negative, and finite.")
     for i, p in enumerate(group["params"]):
         if id(p) not in names:
             raise ValueError(

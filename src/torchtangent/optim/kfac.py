@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Unpack, final
+from typing import Any, Unpack, final
 
 from torch import Tensor, nn
 
@@ -26,12 +26,31 @@ class KFAC(Preconditioned):
     Martens (2016) for convolutions. With damping_rule="single" the product itself is damped, (B ⊗ A + ε)⁻¹, in its
     eigenbasis.
 
+    Samples are the first axis of the model's input, and of every layer's (a layer that sees n·k rows has k consecutive
+    ones for each of the n samples). Two calls of equally many samples before one backward are two views of the same
+    samples, with a warning; to accumulate gradients, call backward after each.
+
+    Options are those of `EKFAC`, which says more about them.
+
     Args:
-        model: The network.
+        model: The network. Its layers carry hooks until `close()`.
         lr: Learning rate η.
-        damping: ε, a number or an `Adaptive`.
-        damping_rule: "factored", "root" or "single" (see damping.py).
-        options: See `Preconditioned` (params, momentum, weight_decay) and `Settings` (all others).
+        damping: ε, a number or an `Adaptive`, for which `step` needs a closure.
+        damping_rule: "factored" (√ε/π is added to B and π√ε to A, with π² the ratio of their mean eigenvalues), "root"
+            (√ε to both) or "single" (ε to B ⊗ A).
+        params: Which parameters: patterns, a predicate, tensors or groups; by default all that are trainable now.
+        momentum: μ in m ← μ m + u, θ ← θ − η m.
+        weight_decay: ω: ∇ + ωθ is preconditioned, or, if `decoupled`, θ is multiplied by 1 − ηω.
+        basis_every: Steps between two decompositions.
+        sua: Take the taps of convolutions as uncorrelated.
+        rest: What is no matrix of a linear map: by its "block", its "diagonal" or "plain".
+        loss: Whether the loss is a "mean" or a "sum" over samples.
+        curvature: "empirical" (per-sample gradients of the loss) or "sampled" (labels drawn from the model).
+        likelihood: "categorical", "bernoulli" or "gaussian", for sampled curvature.
+        decoupled: Whether weight decay multiplies θ instead of being preconditioned.
+        kl_clip: κ: the step is shortened to η² uᵀ(F + ε)u ≤ κ.
+        scaler: The `torch.amp.GradScaler` of the loop, where `scaler.unscale_(opt)` is called.
+        seed: Of the sampled labels.
     """
 
     def __init__(
@@ -55,6 +74,9 @@ class Inverses(Method):
     rule: str
     kind = "KFAC"
     fresh = False
+
+    def options(self) -> dict[str, Any]:
+        return {"damping_rule": self.rule}
 
     def decompose(self, layer: Layer, B: Tensor, A: Tensor, damping: float) -> State:
         cotangents, inputs = f"cotangents of {layer.key}", f"inputs of {layer.key}"

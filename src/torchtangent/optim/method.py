@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
@@ -23,6 +24,10 @@ class Method(ABC):
 
     kind: str
     fresh: bool
+
+    @abstractmethod
+    def options(self) -> dict[str, Any]:
+        """Its options, by the names that the optimizer takes them under."""
 
     @abstractmethod
     def decompose(self, layer: Layer, B: Tensor, A: Tensor, damping: float) -> State:

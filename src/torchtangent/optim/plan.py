@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from torchtangent.jacobians.factors import LayerJacobian, merge
 from torchtangent.jacobians.rules import RULES, NoRule
@@ -18,6 +19,7 @@ from torchtangent.optim.recorder import Batch, factors
 from torchtangent.optim.vector import Vector
 
 RESTS = ("block", "diagonal", "plain")
+NO_RULE = "no rule for "
 
 
 @dataclass(eq=False)
@@ -28,6 +30,7 @@ class Plan:
         layers: Parameters that get a block: weights of linear maps (with their biases), norm layers.
         diagonal: Parameters that get the diagonal of their block.
         plain: Parameters that keep their gradient, and why.
+        more: Parameters whose gradient had, when last checked, a part that their layers did not record.
         modules: The layers to record, by their path.
         homes: For each recorded parameter the (path, attribute) where it stands.
         shapes: Of all chosen parameters.
@@ -36,6 +39,7 @@ class Plan:
     layers: list[Layer] = field(default_factory=list)
     diagonal: list[str] = field(default_factory=list)
     plain: dict[str, str] = field(default_factory=dict)
+    more: set[str] = field(default_factory=set)
     modules: dict[str, nn.Module] = field(default_factory=dict)
     homes: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     shapes: dict[str, torch.Size] = field(default_factory=dict)
@@ -60,7 +64,7 @@ class Plan:
         for name, module in owner.items():
             home = plan.homes.get(name, [])
             if len(home) != places[name]:
-                plan.plain[name] = f"no rule for {type(module).__name__}"
+                plan.plain[name] = f"{NO_RULE}{_kind(module)}"
             elif home[0][1] == "weight" and isinstance(module, nn.Linear | _ConvNd):
                 bias = names.get(id(module._parameters.get("bias")))
                 joint = bias is not None and places[name] == places[bias] == 1
@@ -75,7 +79,14 @@ class Plan:
         self.layers = [layer for layer in self.layers if layer.names != names]
         self.diagonal = [other for other in self.diagonal if other not in names]
         self.plain.update(dict.fromkeys(names, why))
+        self.more -= set(names)
         self._forget_unused()
+
+    def keep_plain(self, plain: Mapping[str, str]) -> None:
+        """Demote what another plan for these parameters did."""
+        for name, why in plain.items():
+            if name in self.homes:
+                self.demote(name, why)
 
     def paths(self, names: list[str]) -> set[str]:
         """The recorded layers that some parameters stand in."""
@@ -92,7 +103,7 @@ class Plan:
                 by_path[path] = [factors(self.modules[path], use, batch.samples) for use in uses]
             except NoRule as why:
                 for name in [name for name, home in self.homes.items() if path in dict(home)]:
-                    self.demote(name, f"{path}: {why}")
+                    self.demote(name, f"{path or 'the model'}: {why}")
         for name, home in list(self.homes.items()):
             pieces = [use[attribute] for path, attribute in home for use in by_path.get(path, [])]
             if len({(type(p), getattr(p, "order", ()), getattr(p, "groups", 1)) for p in pieces}) > 1:
@@ -105,9 +116,16 @@ class Plan:
         """One line for each parameter."""
         said = {name: how for layer in self.layers for name, how in layer.explain(kind).items()}
         said.update(dict.fromkeys(self.diagonal, "diagonal"))
+        said.update({name: f"{said[name]}, of a gradient that has more than the recorded part" for name in self.more})
         said.update({name: f"plain gradient ({why})" for name, why in self.plain.items()})
         width = max(map(len, params))
-        return "\n".join(f"{name:{width}}  {said[name]}" for name in params)
+        return "\n".join(f"{name:{width}}  {said.get(name, 'frozen')}" for name in params)
+
+    @property
+    def ruleless(self) -> dict[str, str]:
+        """Parameters that no rule describes, and the kind of layer that they are in."""
+        found = {name: why for name, why in self.plain.items() if why.startswith(NO_RULE)}
+        return {name: why.removeprefix(NO_RULE) for name, why in found.items()}
 
     def _add_rest(self, owner: Mapping[str, nn.Module], places: Mapping[str, int], rest: str) -> None:
         """What is no matrix of a linear map; the parameters of one norm layer are one block."""
@@ -130,6 +148,11 @@ class Plan:
         self.homes = {name: home for name, home in self.homes.items() if name not in self.plain}
         used = self.paths(list(self.homes))
         self.modules = {path: module for path, module in self.modules.items() if path in used}
+
+
+def _kind(module: nn.Module) -> str:
+    # Attention computes with this layer's weight itself, and has it as a type of its own to say so.
+    return "MultiheadAttention" if isinstance(module, NonDynamicallyQuantizableLinear) else type(module).__name__
 
 
 def _linear(module: nn.Module, weight: Weight, *, sua: bool) -> Layer:

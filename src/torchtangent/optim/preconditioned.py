@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torchtangent.jacobians.inputs import TangentWarning
 from torchtangent.jacobians.modes import unwrapped
 from torchtangent.jacobians.select import Params
 from torchtangent.optim.amp import Scales, scales
@@ -21,10 +19,12 @@ from torchtangent.optim.directions import Step
 from torchtangent.optim.gather import gather
 from torchtangent.optim.groups import as_groups, check_group
 from torchtangent.optim.method import Method, State
+from torchtangent.optim.notices import Notices, round_number, warn
 from torchtangent.optim.options import Settings
 from torchtangent.optim.plan import Plan
 from torchtangent.optim.ranks import Ranks
 from torchtangent.optim.recorder import Recorder
+from torchtangent.optim.resume import check_state, checked_blocks, options_of
 from torchtangent.optim.sampling import evaluate_sampled
 from torchtangent.optim.update import Slopes, move
 
@@ -32,20 +32,11 @@ from torchtangent.optim.update import Slopes, move
 class Preconditioned(Optimizer):
     """θ ← θ − η (F + ε)⁻¹ ∇ with a block of F for each layer, in `zero_grad(); loss.backward(); step()`.
 
-    Samples are the first axis of the model's input, and of every layer's (a layer that sees n·k rows has k consecutive
-    ones for each of the n samples). Two passes of equally many samples before one backward are two views of the same
-    samples; to accumulate gradients, call backward after each. Gradients that are clipped before `step` are taken as
-    they are.
+    Gradients that are clipped before `step` are taken as they are; frozen parameters do not move. Arguments are those
+    of `EKFAC`, but for
 
     Args:
-        model: The network. Its layers carry hooks until `close()`.
-        lr: Learning rate η.
-        damping: ε, a number or an `Adaptive`, for which `step` needs a closure.
         method: What is done with the layers' second moments.
-        params: Which parameters: patterns or a predicate (as in `tt.jacobian`), or tensors or groups as in torch.
-        momentum: μ in m ← μ m + u, θ ← θ − η m.
-        weight_decay: ω: ∇ + ωθ is preconditioned, or, if `decoupled`, θ is multiplied by 1 − ηω.
-        settings: See `Settings`.
 
     Attributes:
         steps: Steps taken.
@@ -67,18 +58,21 @@ class Preconditioned(Optimizer):
         weight_decay: float = 0.0,
         **settings: Any,
     ) -> None:
-        self.settings = Settings(**settings)
+        self.settings = Settings.of(method.kind, settings)
         self.method, self.ranks = method, Ranks(model)
         self.model = unwrapped(model)
         self.names = {id(p): name for name, p in self.model.named_parameters()}
         self.adaptive = damping if isinstance(damping, Adaptive) else None
         self.steps = self.skipped = 0
-        self.recorder, self.plan = Recorder(), Plan()
+        self.recorder, self.plan, self.notices = Recorder(), Plan(), Notices()
+        self._blocks: dict[str, tuple[str, ...]] = {}  # the parameters of each block that ever was
         self._last: tuple[Slopes, Tensor | None] | None = None  # the last step, and by what it was shortened
         self._ready = False
         start = damping.start if isinstance(damping, Adaptive) else damping
         defaults = {"lr": lr, "damping": start, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(as_groups(self.model, params), defaults)
+        if not any(group["params"] for group in self.param_groups):
+            raise ValueError("params is empty: there is nothing to optimize. Leave it out for all that is trainable.")
         self._ready = True
         self._prepare()
         # Hooks know the recorder only: an optimizer that is thrown away takes them along.
@@ -90,7 +84,7 @@ class Preconditioned(Optimizer):
         """Add parameters of the model, with their own `lr`, `damping`, `momentum` or `weight_decay`."""
         super().add_param_group(param_group)
         try:
-            check_group(self.param_groups[-1], self.names)
+            check_group(self.param_groups[-1], self.names, [*vars(self.settings), *self.method.options()])
         except ValueError:
             self.param_groups.pop()
             raise
@@ -101,6 +95,7 @@ class Preconditioned(Optimizer):
         """Forget gradients and what was recorded with them."""
         super().zero_grad(set_to_none)
         self.recorder.clear()
+        self._follow()
 
     def close(self) -> None:
         """Remove all hooks from the model."""
@@ -108,7 +103,7 @@ class Preconditioned(Optimizer):
 
     def explain(self) -> str:
         """How each parameter is preconditioned, one line each."""
-        return self.plan.explain(self.method.kind, self._params)
+        return self.plan.explain(self.method.kind, self._chosen)
 
     def __getstate__(self) -> NoReturn:
         raise TypeError(
@@ -117,29 +112,32 @@ class Preconditioned(Optimizer):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next steps depend on besides parameters and data."""
-        progress = {"kind": self.method.kind, "steps": self.steps, "skipped": self.skipped}
-        return {**super().state_dict(), "progress": {**progress, "plain": dict(self.plan.plain)}}
+        """Everything that the next steps depend on besides parameters and data, with the options to be made with."""
+        progress = {
+            "kind": self.method.kind,
+            "options": options_of(self.settings, self.method, self.adaptive),
+            "steps": self.steps,
+            "skipped": self.skipped,
+            "plain": dict(self.plan.plain),
+            "blocks": {key: list(names) for key, names in self._blocks.items() if self._state_of(key)},
+        }
+        return {**super().state_dict(), "progress": progress}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
-        kind, progress = self.method.kind, state_dict.get("progress", {})
-        if progress.get("kind") != kind:
-            whose = f"it is one of {progress['kind']}" if progress else "it has no 'progress'"
-            raise ValueError(f"This is no state of {kind}: {whose}. Save it with the state_dict() of a {kind}.")
+        """Continue where `state_dict` was taken, with an optimizer that was made alike."""
+        self._follow()
+        options = options_of(self.settings, self.method, self.adaptive)
+        progress = check_state(self.method.kind, state_dict, options)
+        blocks = checked_blocks(progress["blocks"], self._blocks)
         super().load_state_dict(state_dict)
+        self._blocks.update(blocks)
         self.steps, self.skipped, self._last = progress["steps"], progress["skipped"], None
-        for name, why in progress["plain"].items():
-            if name not in self.plan.plain:
-                self.plan.demote(name, why)
+        self.plan.keep_plain(progress["plain"])
         self._group = {self.names[id(p)]: group for group in self.param_groups for p in group["params"]}
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
         for key, p in zip(keys, params, strict=True):  # torch rounds states to the dtype of the parameter
             self.state[p].update({k: t.to(p.device, copy=True) for k, t in state_dict["state"].get(key, {}).items()})
-        for layer in self.plan.layers:  # what has a state was checked
-            for name in layer.names if self._state_of(layer.key) else ():
-                self.recorder.witness.release(name)
         self.recorder.clear()
         self._schedule()
 
@@ -157,12 +155,13 @@ class Preconditioned(Optimizer):
             raise RuntimeError(f"This {self.method.kind} was closed: its hooks are gone. Make a new one.")
         if self.adaptive is not None and closure is None:
             raise ValueError("damping=Adaptive(...) compares the loss before and after a step: call step(closure).")
-        device = next(iter(self._params.values())).device.type
+        device = next(iter(self._chosen.values())).device.type
         with scales(self, self.settings.scaler) as amp:
             loss = self._evaluate(closure)
             with torch.no_grad(), torch.autocast(device, enabled=False):
                 moved = self._step(loss, amp)
                 self.recorder.clear()
+                self._follow()
                 self._schedule()
             if moved and closure is not None and self.adaptive is not None and self.steps % self.adaptive.every == 0:
                 after = self._evaluate_again(closure)
@@ -183,20 +182,28 @@ class Preconditioned(Optimizer):
     # A step, in the order in which things happen.
 
     def _prepare(self) -> None:
-        """Plan, hooks and schedule for the parameters of all groups."""
+        """Plan, hooks and schedule for the parameters of all groups that are not frozen."""
         chosen = {id(p) for group in self.param_groups for p in group["params"]}
+        self._chosen = {name: p for name, p in self.model.named_parameters() if id(p) in chosen}
         self._group = {self.names[id(p)]: group for group in self.param_groups for p in group["params"]}
-        self._params = {name: p for name, p in self.model.named_parameters() if id(p) in chosen}
-        names = {key: name for key, name in self.names.items() if key in chosen}
-        before = {layer.key: layer.names for layer in self.plan.layers}
+        self._params = {name: p for name, p in self._chosen.items() if p.requires_grad}
+        names, plain = {id(p): name for name, p in self._params.items()}, self.plan.plain
         self.plan = Plan.of(self.model, names, sua=self.settings.sua, rest=self.settings.rest)
+        self.plan.keep_plain(plain)
+        self.notices.ruleless(self.method.kind, self.plan.ruleless, len(self._params))
         for layer in self.plan.layers:
-            if before.get(layer.key, layer.names) != layer.names:  # its block has grown
+            if self._blocks.setdefault(layer.key, layer.names) != layer.names:  # it has grown, or lost a part
+                self._blocks[layer.key] = layer.names
                 state = self.state[self._params[layer.key]]
                 for key in set(state) - {"momentum"}:
                     del state[key]
         self.recorder.attach(self.model, self.plan.modules, {name: self._params[name] for name in self.plan.homes})
         self._schedule()
+
+    def _follow(self) -> None:
+        """Plan again if anything was frozen or unfrozen."""
+        if self.recorder.attached and [n for n, p in self._chosen.items() if p.requires_grad] != list(self._params):
+            self._prepare()
 
     def _evaluate(self, closure: Callable[[], Any] | None) -> Any:
         """Gradients in place and cotangents recorded; the loss, if a closure tells it."""
@@ -244,7 +251,7 @@ class Preconditioned(Optimizer):
         step = Step(
             raw=grads,
             full=full,
-            passes=gather(self.plan, self.recorder, grads),
+            passes=gather(self.plan, self.recorder, grads, self.notices),
             states={name: self._state_of(name) for name in self.plan.homes},
             dampings={name: group["damping"] for name, group in self._group.items()},
             n=total,
@@ -276,13 +283,9 @@ class Preconditioned(Optimizer):
     def _skip(self, what: str, amp: Scales) -> bool:
         self.skipped += 1
         self._last = None
-        if not amp.searching:  # a GradScaler that looks for its scale overflows now and then
-            warnings.warn(
-                f"{self.method.kind}: step skipped, {what} has NaN or infinity (skipped so far: {self.skipped}). "
-                "Parameters are as before.",
-                TangentWarning,
-                stacklevel=5,
-            )
+        if round_number(self.skipped) and not amp.searching:  # a GradScaler that looks for its scale overflows at times
+            message = f"{self.method.kind}: step skipped, {what} has NaN or infinity (skipped so far: {self.skipped}). "
+            warn(message + "Parameters are as before.", stacklevel=5)
         return False
 
     def _ratio(self, before: float, after: float) -> float:
@@ -297,16 +300,17 @@ class Preconditioned(Optimizer):
             group["damping"] *= factor
 
     def _state_of(self, name: str) -> State:
-        state = self.state.get(self._params[name], {})
+        state = self.state.get(self._chosen[name], {})
         return {key: value for key, value in state.items() if key != "momentum"}
 
     def _schedule(self) -> None:
-        """Which layers the next backward pass has to record."""
-        if self.method.fresh or self.steps % self.settings.basis_every == 0:
-            self.recorder.wanted = frozenset(self.plan.modules)
-            return
-        names = [layer.key for layer in self.plan.layers] + self.plan.diagonal
-        self.recorder.wanted = frozenset(self.plan.paths([name for name in names if not self._state_of(name)]))
+        """Which layers the next backward pass has to record, and which gradients to check them by: what is renewed."""
+        blocks = [layer.names for layer in self.plan.layers] + [(name,) for name in self.plan.diagonal]
+        if self.steps % self.settings.basis_every:
+            blocks = [names for names in blocks if not self._state_of(names[0])]
+        due = [name for names in blocks for name in names]
+        self.recorder.witness.watch({name: self._params[name] for name in due})
+        self.recorder.wanted = frozenset(self.plan.modules if self.method.fresh else self.plan.paths(due))
 
 
 def _number(loss: Any) -> float:

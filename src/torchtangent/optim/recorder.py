@@ -31,10 +31,21 @@ class Use(NamedTuple):
 
 @dataclass(eq=False)
 class Batch:
-    """One backward pass: its samples, and for each layer (by its path) the uses that it went through."""
+    """One backward pass.
+
+    Attributes:
+        samples: How many went through it.
+        uses: For each layer (by its path) the uses that it went through.
+        opened: How many calls of the model may belong to it.
+        calls: Those of them that it did go through.
+        again: Whether its cotangents can be differentiated again, as where a loss is made of gradients.
+    """
 
     samples: int
     uses: dict[str, list[Use]] = field(default_factory=lambda: defaultdict(list))
+    opened: int = 0
+    calls: set[int] = field(default_factory=set)
+    again: bool = False
 
 
 class Recorder:
@@ -47,7 +58,7 @@ class Recorder:
     def __init__(self) -> None:
         self.wanted: Set[str] = frozenset()  # paths of the layers to record
         self.batches: list[Batch] = []  # backward passes since the last `clear`
-        self.witness = Witness({})  # of parameters whose factors were not checked yet
+        self.witness = Witness()  # of parameters whose factors are to be checked
         self._params: list[Tensor] = []
         self._current: Batch | None = None
         self._handles: list[RemovableHandle] = []
@@ -56,10 +67,10 @@ class Recorder:
         return Recorder, ()
 
     def attach(self, model: nn.Module, layers: Mapping[str, nn.Module], params: Mapping[str, Tensor]) -> None:
-        """Put the hooks on a model, on its layers (all of which are wanted) and on their parameters."""
+        """Put the hooks on a model, and on its layers, all of which are wanted."""
         self.close()
         self.wanted = frozenset(layers)
-        self.witness, self._params = Witness(params), list(params.values())
+        self._params = list(params.values())
         self._handles = [model.register_forward_pre_hook(self._begin, with_kwargs=True)]
         for path, module in layers.items():
             hook = partial(self._seen, path)
@@ -89,7 +100,7 @@ class Recorder:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self.witness.close()
+        self.witness.watch({})
         self.clear()
 
     @eagerly
@@ -112,6 +123,7 @@ class Recorder:
         now = self._current
         if now is None or now in self.batches or now.samples != samples:
             now = self._current = Batch(samples)
+        now.opened += 1
         return now
 
     @eagerly
@@ -123,13 +135,15 @@ class Recorder:
         if batch is None or (batch in self.batches and not _in_backward()):
             # Only a part of the model was called: the first layer's input tells the number of samples.
             batch = self._open(len(x))
-        x, training = x.detach(), module.training
+        x, training, call = x.detach(), module.training, batch.opened
 
         def arrived(d: Tensor) -> None:
             if not self.attached:
                 return
             if batch not in self.batches:
                 self.batches.append(batch)
+            batch.calls.add(call)
+            batch.again = batch.again or d.requires_grad
             if path in self.wanted:
                 # d itself where it has no graph: autograd then knows that it may not be written over.
                 batch.uses[path].append(Use(x, d.detach() if d.requires_grad else d, training))
@@ -144,9 +158,13 @@ def _in_backward() -> bool:
 
 def factors(module: nn.Module, use: Use, n: int) -> dict[str, LayerJacobian]:
     """The factors of a layer's parameters for one use in a batch of n samples, by the layer's rule."""
-    rows = len(use.d)
-    if len(use.x) != rows or rows == 0 or rows % n:
-        raise NoRule(f"it saw {len(use.x)} rows for {n} samples")
+    rows = len(use.x)
+    if use.d.dim() == 0 or len(use.x) != len(use.d) or use.x.dim() <= len(getattr(module, "normalized_shape", ())):
+        raise NoRule(
+            f"from {tuple(use.x.shape)} to {tuple(use.d.shape)} it kept no sample axis, which should be the first"
+        )
+    if rows == 0 or rows % n:
+        raise NoRule(f"it saw {rows} rows for {n} samples")
     found = RULES[type(module)](_as_it_was(module, use), _wide(use.x), _wide(use.d).unsqueeze(1))
     return found if rows == n else {name: jacobian.regroup(n) for name, jacobian in found.items()}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchtangent.curvature.cotangents import check_choice
+from torchtangent.optim.notices import Notices, round_number, warn
 
 SCALES = ("max", "trace")
 
@@ -30,10 +33,13 @@ class SuperNat(Optimizer):
 
     Args:
         model: An `nn.Linear`, trained on all of `x` at once.
-        x: The inputs that it is trained on; with a bias the features are [x 1].
+        x: The inputs that it is trained on, all of them at every step; with a bias the features are [x 1].
         lr: Learning rate η.
         scale: κ. "max": max_j ν_j⁻¹ = 1, no direction grows; "trace": Σλ stays; or a number. The theory leaves it open
             ("up to isotropic rescaling"), and it matters: "trace" undoes the fading.
+
+    Attributes:
+        skipped: Steps not taken, because something was not finite.
 
     Example:
         >>> import torch
@@ -56,9 +62,8 @@ class SuperNat(Optimizer):
             check_choice("scale", scale, SCALES)
         elif not scale > 0:
             raise ValueError(f"scale={scale}: it should be positive, or one of {', '.join(map(repr, SCALES))}.")
-        if x.shape[1] != model.in_features:
-            raise ValueError(f"x has {x.shape[1]} features, the model takes {model.in_features}.")
-        self.model, self.scale = model, scale
+        _check_inputs(x, model.in_features)
+        self.model, self.scale, self.skipped, self._notices = model, scale, 0, Notices()
         super().__init__(list(model.parameters()), {"lr": lr})
         self.bias = model.bias if model.bias is not None and model.bias.requires_grad else None
         features = x.detach().to(model.weight)
@@ -72,6 +77,11 @@ class SuperNat(Optimizer):
             "start": start,  # λ_j0
             "eigenvalues": start.expand(-1, model.out_features).clone(),  # λ_jt
         }
+        # What the model is called with between two steps tells batches that are not all of x.
+        self._rows: list[int] = []
+        self._n = len(x)
+        hook = model.register_forward_pre_hook(partial(_count, self._rows))
+        weakref.finalize(self, hook.remove)
 
     @property
     def eigenvalues(self) -> Float[Tensor, "R C"]:
@@ -80,25 +90,45 @@ class SuperNat(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of gradient descent in the current features, then new features."""
+        """One step of gradient descent in the current features, then new features; none if anything is not finite."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         weight, bias = self.model.weight, self.bias
         parts = [weight.grad] if bias is None else [weight.grad, bias.grad]
+        rows = self._rows.copy()
+        self._rows.clear()
         if any(part is None for part in parts):
             return loss
+        self._check_rows(rows)
         g = torch.cat([part.view(len(weight), -1) for part in parts if part is not None], 1)
         state = self.state[weight]
         basis, start, values = state["basis"], state["start"], state["eigenvalues"]
         along = basis @ g.T  # v_jᵀ∇_w = √λ_j0 u_jᵀ∇_f
         delta = (basis.T @ (values / start * along)).T * -self.param_groups[0]["lr"]
+        faded = values * self._fading((along / start.sqrt()).abs(), values)
+        sums = [delta.sum(), faded.sum()] + ([loss.detach().sum()] if isinstance(loss, Tensor) else [])
+        if not bool(torch.isfinite(torch.stack([total.double() for total in sums])).all()):
+            self.skipped += 1
+            if round_number(self.skipped):
+                what = "the loss or its gradient has NaN or infinity, or the step is too large for its dtype"
+                warn(f"SuperNat: step skipped, {what} (skipped so far: {self.skipped}).", stacklevel=4)
+            return loss
         weight.add_(delta[:, : weight.shape[1]])
         if bias is not None:
             bias.add_(delta[:, -1])
-        state["eigenvalues"] = values * self._fading((along / start.sqrt()).abs(), values)
+        state["eigenvalues"] = faded
         return loss
+
+    def _check_rows(self, rows: list[int]) -> None:
+        """Whether the gradient can be that of all rows of x."""
+        if rows and self._n not in rows and sum(rows) != self._n and self._notices.new([""], "rows"):
+            warn(
+                f"SuperNat was made for all {self._n} rows of x, but the model was called with {rows[-1]}: its "
+                "features are rescaled by the gradient of the loss on all of them. Train on all of x at every step.",
+                stacklevel=5,
+            )
 
     def _fading(self, slopes: Float[Tensor, "R C"], values: Float[Tensor, "R C"]) -> Float[Tensor, "R C"]:
         """ν_j⁻¹ = κ |u_jᵀ∇_f L|; at a stationary point nothing changes."""
@@ -109,3 +139,20 @@ class SuperNat(Optimizer):
         if self.scale == "trace":
             return slopes * (values.sum() / (slopes * values).sum())
         return slopes * float(self.scale)
+
+
+def _check_inputs(x: Any, features: int) -> None:
+    """A finite matrix with a column for each feature."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x: expected a tensor, got a {type(x).__name__}. For an array, pass torch.as_tensor(x).")
+    if x.dim() != 2 or not len(x):
+        raise ValueError(f"x has the shape {tuple(x.shape)}: it should be a matrix with a row for each sample.")
+    if x.shape[1] != features:
+        raise ValueError(f"x has {x.shape[1]} features, the model takes {features}.")
+    if not bool(torch.isfinite(x).all()):
+        raise ValueError("x has NaN or infinity: no features can be made of it.")
+
+
+def _count(rows: list[int], _: nn.Module, args: tuple[Any, ...]) -> None:
+    if torch.is_grad_enabled() and args and isinstance(args[0], Tensor) and args[0].dim():
+        rows.append(len(args[0]))

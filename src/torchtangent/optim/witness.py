@@ -1,12 +1,13 @@
-"""Whether recorded factors are the whole gradient: a weight may also be used where no hook sees it."""
+"""Whether recorded factors are the whole gradient: a penalty, or a use that no hook sees, may add to it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from torchtangent.jacobians.factors import LayerJacobian, Outer
 
@@ -16,9 +17,17 @@ _TOLERANCE = {torch.float64: 1e-6}
 class Witness:
     """The gradients of parameters as autograd computes them, before anything clips or scales them."""
 
-    def __init__(self, params: Mapping[str, Tensor]) -> None:
+    def __init__(self) -> None:
         self.total: dict[str, Tensor] = {}
-        self._handles = {name: p.register_hook(partial(self._add, name)) for name, p in params.items()}
+        self._handles: dict[str, RemovableHandle] = {}
+
+    def watch(self, params: Mapping[str, Tensor]) -> None:
+        """From now on these parameters, and no others."""
+        for name in self._handles.keys() - params.keys():
+            self._handles.pop(name).remove()
+        for name in params.keys() - self._handles.keys():
+            self._handles[name] = params[name].register_hook(partial(self._add, name))
+        self.clear()
 
     def _add(self, name: str, grad: Tensor) -> None:
         grad = grad.detach()
@@ -26,33 +35,26 @@ class Witness:
         self.total[name] = self.total[name] + grad if name in self.total else grad.clone()
 
     def __contains__(self, name: str) -> bool:
-        """Whether a parameter is still watched."""
+        """Whether a parameter is watched."""
         return name in self._handles
 
     def clear(self) -> None:
         """Forget what was seen."""
         self.total = {}
 
-    def release(self, name: str) -> None:
-        """A parameter was checked: once is enough."""
-        if name in self._handles:
-            self._handles.pop(name).remove()
-        self.total.pop(name, None)
-
-    def close(self) -> None:
-        """Remove all hooks."""
-        for name in list(self._handles):
-            self.release(name)
-
-    def denies(self, name: str, jacobians: Sequence[LayerJacobian], rounding: float) -> bool:
-        """Whether Σ_n J_n differs from the gradient by more than the rounding of its terms."""
-        wanted = self.total.get(name)
-        if wanted is None:
-            return False
-        parts = [part for jacobian in jacobians for part in _pieces(jacobian)]
-        found = sum(_sum(part) for part in parts)
-        size = sum(_sum(part.magnitude()) for part in parts)
-        return float(torch.linalg.vector_norm(found - wanted)) > rounding * float(torch.linalg.vector_norm(size))
+    def denied(self, found: Mapping[str, Sequence[LayerJacobian]], rounding: float) -> list[str]:
+        """The parameters for which Σ_n J_n differs from the gradient by more than the rounding of its terms."""
+        if not found:
+            return []
+        errors, sizes = {}, {}
+        for name, jacobians in found.items():
+            errors[name] = _norm(sum(_sum(part) for part in _pieces(jacobians)) - self.total[name])
+            sizes[name] = _norm(self.total[name])
+        doubtful = _larger(errors, sizes, rounding)
+        # The terms are at least as large as their sum, and only looked at where it does not already tell.
+        for name in doubtful:
+            sizes[name] = _norm(sum(_sum(part.magnitude()) for part in _pieces(found[name])))
+        return _larger({name: errors[name] for name in doubtful}, sizes, rounding)
 
 
 def rounding(dtypes: set[torch.dtype]) -> float:
@@ -60,12 +62,27 @@ def rounding(dtypes: set[torch.dtype]) -> float:
     return max(_TOLERANCE.get(dtype, 1e-3 if dtype == torch.float32 else 3e-2) for dtype in dtypes)
 
 
-def _pieces(jacobian: LayerJacobian) -> Sequence[LayerJacobian]:
+def _larger(errors: Mapping[str, Tensor], sizes: Mapping[str, Tensor], rounding: float) -> list[str]:
+    """The names of errors that no rounding explains, with one transfer for all."""
+    if not errors:
+        return []
+    large = torch.stack([error > rounding * sizes[name] for name, error in errors.items()]).tolist()
+    return [name for name, is_large in zip(errors, large, strict=True) if is_large]
+
+
+def _norm(t: Tensor | int) -> Tensor:
+    assert isinstance(t, Tensor)
+    return torch.linalg.vector_norm(t)
+
+
+def _pieces(jacobians: Sequence[LayerJacobian]) -> Iterator[LayerJacobian]:
     """Convolutions a few samples at a time: their patches are large."""
-    if not isinstance(jacobian, Outer):
-        return [jacobian]
-    _, G, _, S, O = jacobian.d.shape
-    return list(jacobian.chunks(jacobian.d.element_size() * S * (jacobian.shape.numel() // O + G * O)))
+    for jacobian in jacobians:
+        if isinstance(jacobian, Outer):
+            _, G, _, S, O = jacobian.d.shape
+            yield from jacobian.chunks(jacobian.d.element_size() * S * (jacobian.shape.numel() // O + G * O))
+        else:
+            yield jacobian
 
 
 def _sum(jacobian: LayerJacobian) -> Tensor:

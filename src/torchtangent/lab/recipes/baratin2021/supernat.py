@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from itertools import product
 from typing import Any, Literal
@@ -128,7 +129,9 @@ def train(
             w -= lr * gradient
         elif errors[-1] < _LARGEST:
             model.weight.grad = factor * gradient
-            optimizer.step()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", tt.TangentWarning)  # a run that diverges is seen in its errors
+                optimizer.step()
     return errors, noise
 
 

@@ -1,0 +1,54 @@
+"""Warnings that an optimizer gives once, not at every step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+
+from torchtangent.jacobians.inputs import TangentWarning
+
+
+class Notices:
+    """What was already said."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def new(self, names: Iterable[str], topic: str) -> list[str]:
+        """Those names that nothing was said about under a topic, which from now on count as named."""
+        found = [name for name in names if f"{topic}: {name}" not in self._said]
+        self._said.update(f"{topic}: {name}" for name in found)
+        return found
+
+    def ruleless(self, kind: str, names: Mapping[str, str], total: int) -> None:
+        """That some of all parameters, in layers of some kinds, are not preconditioned."""
+        if self.new(names, "plain"):
+            said = listed([f"{name} ({layer})" for name, layer in names.items()])
+            warn(
+                f"{kind} has no rule for {said}: {len(names)} of {total} parameters keep their plain gradient. To "
+                "leave them to another optimizer, choose the others with params=.",
+                stacklevel=5,
+            )
+
+
+def round_number(count: int) -> bool:
+    """Whether a count is 1, 10, 100, …: often enough to say something that happens again and again.
+
+    >>> [count for count in range(1, 200) if round_number(count)]
+    [1, 10, 100]
+    """
+    return str(count).rstrip("0") == "1"
+
+
+def warn(message: str, stacklevel: int) -> None:
+    """A warning that points to the caller `stacklevel` frames above this call's own."""
+    warnings.warn(message, TangentWarning, stacklevel=stacklevel + 1)
+
+
+def listed(names: list[str], most: int = 6) -> str:
+    """Names in a sentence, the first few of many.
+
+    >>> listed(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
