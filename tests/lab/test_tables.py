@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from torchtangent.lab.recipes import registry
+from torchtangent.lab.recipes.ortiz2021.claims import rotation
 from torchtangent.lab.recipes.ortiz2021.figures.tables import COLUMNS, table_one
+from torchtangent.lab.recipes.ortiz2021.measures.rotation import table
+from torchtangent.lab.results import Run
 from torchtangent.lab.study import Arrays, Table
 
 PUBLISHED = {
@@ -64,3 +70,18 @@ def test_table_one_has_the_papers_values() -> None:
         "energy at the end": "80.0 %",
         "test accuracy": "90.0 %",
     }
+
+
+def test_the_readme_has_table_1_of_the_committed_arrays() -> None:
+    root = Path(__file__).parents[2]
+    study = registry()["ortiz2021"]
+    arrays = Run(root / "results" / "ortiz2021" / "paper").load(study.find("Tab1").parts)
+    readme = (root / "README.md").read_text()
+    for key, label in (
+        ("init", "energy concentration before training"),
+        ("end", "after training"),
+        ("test", "test acc"),
+    ):
+        row = next(line for line in readme.splitlines() if line.startswith(f"| {label}"))
+        pairs = [(paper[key], table(arrays, network)[key]) for network, paper in rotation.PUBLISHED.items()]
+        assert row.split("|")[2:-1] == [f" {100 * paper:.1f} %, {100 * ours:.1f} % " for paper, ours in pairs]
