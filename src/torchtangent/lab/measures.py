@@ -48,3 +48,13 @@ def spearman(a: np.ndarray, b: np.ndarray) -> float:
 
     with np.errstate(invalid="ignore", divide="ignore"):  # NaN if one of them is constant
         return float(np.corrcoef(ranks(a), ranks(b))[0, 1])
+
+
+def standard_error(values: np.ndarray) -> float:
+    """Of a mean over seeds; 0 if there is one seed, of which nothing is known.
+
+    >>> standard_error(np.array([1.0, 3.0])), standard_error(np.array([2.0]))
+    (1.0, 0.0)
+    """
+    with np.errstate(invalid="ignore"):  # a run that diverged makes it NaN
+        return float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else 0.0

@@ -22,6 +22,15 @@ SCALES: tuple[Scale, ...] = ("smoke", "paper")
 """What a user chooses from. A third one, `test`, is the least that exercises the code."""
 
 
+def picker(scale: Scale) -> Callable[[Any, Any, Any], Any]:
+    """Picks, of the values for smoke, paper and test, that of a scale.
+
+    >>> picker("paper")(1, 2, 3)
+    2
+    """
+    return lambda smoke, paper, test: {"smoke": smoke, "paper": paper, "test": test}[scale]
+
+
 class Arrays(Mapping[str, np.ndarray]):
     """The arrays of one or several parts, by name, or by `part/name` where a name is not unique.
 

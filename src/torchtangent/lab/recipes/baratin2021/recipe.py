@@ -19,7 +19,7 @@ from torchtangent.lab.recipes.baratin2021 import (
 )
 from torchtangent.lab.recipes.baratin2021.claims import CLAIMS
 from torchtangent.lab.recipes.baratin2021.entries import ENTRIES
-from torchtangent.lab.study import Part, Scale, Study
+from torchtangent.lab.study import Part, Scale, Study, picker
 
 PARTS = (
     Part("one-step", descent.one_step),
@@ -42,10 +42,7 @@ PARTS = (
 
 def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
     """Everything that is fixed before the run, by part. `smoke` uses digits, `paper` MNIST."""
-
-    def pick(smoke: Any, paper: Any, test: Any) -> Any:
-        return {"smoke": smoke, "paper": paper, "test": test}[scale]
-
+    pick = picker(scale)
     data = pick("digits", "mnist", "digits")
     return {
         "one-step": {

@@ -8,7 +8,7 @@ from torchtangent.lab.recipes.george2018 import autoencoder, eigenbasis, grids, 
 from torchtangent.lab.recipes.george2018.claims import CLAIMS
 from torchtangent.lab.recipes.george2018.entries import ENTRIES
 from torchtangent.lab.recipes.george2018.training import COMPARED, KRONECKER
-from torchtangent.lab.study import Aim, Part, Scale, Study
+from torchtangent.lab.study import Aim, Part, Scale, Study, picker
 
 PARTS = (
     Part("one-step", steps.one_step),
@@ -28,10 +28,7 @@ PARTS = (
 
 def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
     """Everything that is fixed before the run, by part. `smoke` uses digits, `paper` MNIST and CIFAR-10."""
-
-    def pick(smoke: Any, paper: Any, test: Any) -> Any:
-        return {"smoke": smoke, "paper": paper, "test": test}[scale]
-
+    pick = picker(scale)
     return {
         "one-step": {
             "seed": 0,

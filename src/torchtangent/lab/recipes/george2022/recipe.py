@@ -20,7 +20,7 @@ from torchtangent.lab.recipes.george2022 import (
 )
 from torchtangent.lab.recipes.george2022.claims import CLAIMS
 from torchtangent.lab.recipes.george2022.entries import ENTRIES
-from torchtangent.lab.study import Part, Scale, Study
+from torchtangent.lab.study import Part, Scale, Study, picker
 
 PARTS = (
     Part("first-step", lazy.first_step),
@@ -41,10 +41,7 @@ PARTS = (
 
 def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
     """Everything that is fixed before the run, by part. `smoke` uses digits, `paper` MNIST."""
-
-    def pick(smoke: Any, paper: Any, test: Any) -> Any:
-        return {"smoke": smoke, "paper": paper, "test": test}[scale]
-
+    pick = picker(scale)
     alphas = [1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0]
     small = {
         "data": pick("digits", "mnist", "digits"),

@@ -15,7 +15,7 @@ from torchtangent.lab.recipes.george2023 import (
 )
 from torchtangent.lab.recipes.george2023.claims import CLAIMS
 from torchtangent.lab.recipes.george2023.entries import ENTRIES
-from torchtangent.lab.study import Part, Scale, Study
+from torchtangent.lab.study import Part, Scale, Study, picker
 
 PARTS = (
     Part("gaussians", geometry.gaussians),
@@ -42,10 +42,7 @@ PARTS = (
 
 def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
     """Everything that is fixed before the run, by part. `smoke` uses digits, `paper` MNIST and CIFAR-10."""
-
-    def pick(smoke: Any, paper: Any, test: Any) -> Any:
-        return {"smoke": smoke, "paper": paper, "test": test}[scale]
-
+    pick = picker(scale)
     data = pick("digits", "mnist", "digits")
     samples = pick(128, 2000, 24)
     variance = 1 - 0.75**0.5

@@ -7,7 +7,7 @@ from typing import Any
 from torchtangent.lab.recipes.ortiz2021 import deep, directions, eigenfunctions, predictors, rotation, theory
 from torchtangent.lab.recipes.ortiz2021.claims import CLAIMS
 from torchtangent.lab.recipes.ortiz2021.entries import ENTRIES
-from torchtangent.lab.study import Aim, Part, Scale, Study
+from torchtangent.lab.study import Aim, Part, Scale, Study, picker
 
 NETWORKS = ("MLP", "LeNet")
 KERNEL = "kernel-ResNet18"
@@ -40,10 +40,7 @@ PARTS = (
 
 def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
     """Everything that is fixed before the run, by part. `smoke` uses digits and small images, `paper` CIFAR-10's."""
-
-    def pick(smoke: Any, paper: Any, test: Any) -> Any:
-        return {"smoke": smoke, "paper": paper, "test": test}[scale]
-
+    pick = picker(scale)
     data = pick("digits", "cifar10", "digits")
     networks = ["LeNet", "ResNet18"]
     base = pick(4, 64, 2)

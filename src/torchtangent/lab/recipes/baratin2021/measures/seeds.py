@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from torchtangent.lab.measures import standard_error
+
 SURE = "mean − 2 s.e."
 """What a claim over seeds asks about: the mean less two standard errors."""
 
@@ -15,8 +17,7 @@ def surely(values: np.ndarray) -> dict[str, float]:
     {'mean': 2.0, 'mean − 2 s.e.': 0.0}
     """
     values = np.asarray(values, dtype=float)
-    error = values.std(ddof=1) / values.size**0.5 if values.size > 1 else 0.0
-    return {"mean": float(values.mean()), SURE: float(values.mean() - 2 * error)}
+    return {"mean": float(values.mean()), SURE: float(values.mean()) - 2 * standard_error(values)}
 
 
 def over_seeds(values: np.ndarray) -> dict[str, float]:
@@ -27,5 +28,5 @@ def over_seeds(values: np.ndarray) -> dict[str, float]:
     """
     found = {"mean": float(np.mean(values))}
     if len(values) > 1:
-        found["standard error"] = float(np.std(values, ddof=1) / len(values) ** 0.5)
+        found["standard error"] = standard_error(np.asarray(values))
     return found

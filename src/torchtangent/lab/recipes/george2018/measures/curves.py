@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from torchtangent.lab.measures import standard_error
 from torchtangent.lab.rules import Measured
 from torchtangent.lab.study import Arrays
 
@@ -29,10 +30,7 @@ def surely(values: np.ndarray) -> float:
     >>> surely(np.array([1.0, 3.0])), surely(np.array([2.0]))
     (1.0, 2.0)
     """
-    if len(values) == 1:
-        return float(values[0])
-    with np.errstate(invalid="ignore"):
-        return float(values.mean() - values.std(ddof=1) / len(values) ** 0.5)
+    return float(values.mean()) - standard_error(values)
 
 
 def time_to(loss: np.ndarray, seconds: np.ndarray, goal: float) -> float:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
-from torchtangent.lab.recipes.george2022.measures.runs import standard_error
+from torchtangent.lab.measures import standard_error
 from torchtangent.lab.recipes.george2022.measures.toy import common, differences, fixed, maps, runs
 from torchtangent.lab.recipes.george2022.toy import REGIMES, REGIONS
 from torchtangent.lab.study import Arrays

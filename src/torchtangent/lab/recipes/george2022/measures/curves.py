@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
+from torchtangent.lab.measures import standard_error
+
 Array = np.ndarray
 Curve = tuple[Float[Array, "_"], Float[Array, "_ ..."]]
 """The progress x of every look, and what was seen."""
@@ -102,5 +104,5 @@ def over_seeds(values: Sequence[float]) -> dict[str, float]:
     {'mean': 2.0, 'standard error': 1.0, 'part of seeds': 1.0}
     """
     found = np.asarray(values, dtype=float)
-    error = {"standard error": float(found.std(ddof=1) / np.sqrt(len(found)))} if len(found) > 1 else {}
+    error = {"standard error": standard_error(found)} if len(found) > 1 else {}
     return {"mean": float(found.mean())} | error | {"part of seeds": agreement(found)}

@@ -5,13 +5,10 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
+from torchtangent.lab.measures import standard_error
+
 Runs = Float[np.ndarray, " E"]
 """One value of every run."""
-
-
-def standard_error(values: Runs) -> float:
-    """Of the mean."""
-    return float(values.std(ddof=1) / len(values) ** 0.5)
 
 
 def low(values: Runs) -> float:
