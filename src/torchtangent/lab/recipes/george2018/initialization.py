@@ -30,7 +30,7 @@ def initialization(context: Context) -> Mapping[str, Any]:
         squares.append([_squares(model, task.x)])
         with torch.no_grad():
             for block in _blocks(model):
-                block.branch[-1].weight.mul_(0.1**0.5)  # type: ignore
+                block.branch[-1].weight.mul_(0.1**0.5)  # type: ignore[operator]
         squares[-1].append(_squares(model, task.x))
         squares[-1].append(_squares(init_kaiming(model, torch.Generator().manual_seed(seed)), task.x))
     return {"variances": np.array(variances), "squares": np.array(squares)}
