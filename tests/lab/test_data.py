@@ -52,38 +52,77 @@ def test_gzipped_files_will_do(small_mnist: Path) -> None:
     assert data.load("mnist", small_mnist).x_train.equal(before.x_train)
 
 
-def test_a_checksum_of_the_gzipped_file(small_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """KMNIST's: an unpacked file has no published checksum, so it will not do."""
+@pytest.fixture
+def small_kmnist(small_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same files in KMNIST's place, gzipped with checksums to match, and unpacked."""
     files = {}
-    for key, file in data.IDX["mnist"].items():
+    for (key, file), source in zip(data.IDX["kmnist"].items(), data.IDX["mnist"].values(), strict=True):
         path = small_mnist / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((small_mnist / source.path).read_bytes())
         packed = gzip.compress(path.read_bytes())
         path.with_name(path.name + ".gz").write_bytes(packed)
-        path.write_bytes(b"never looked at")
-        files[key] = replace(file, md5=hashlib.md5(packed).hexdigest(), packed=True)
+        files[key] = replace(file, md5=hashlib.md5(packed).hexdigest())
     monkeypatch.setitem(data.IDX, "kmnist", files)
-    assert len(data.load("kmnist", small_mnist).x_test) == 3
-    monkeypatch.setitem(files, "y_test", replace(files["y_test"], md5="0" * 32))
-    with pytest.raises(DataError, match="damaged"):
-        data.load("kmnist", small_mnist)
-    (small_mnist / (files["y_test"].path + ".gz")).unlink()
+    return small_mnist
+
+
+def test_a_checksum_of_the_gzipped_file(small_kmnist: Path) -> None:
+    files = data.IDX["kmnist"]
+    for file in files.values():
+        (small_kmnist / file.path).write_bytes(b"never looked at")
+    dataset = data.load("kmnist", small_kmnist)
+    assert dataset.x_test.equal(data.load("mnist", small_kmnist).x_test)
+    assert dataset.checksums == {file.path: f"md5 {file.md5}" for file in files.values()}
+    packed = small_kmnist / (files["y_test"].path + ".gz")
+    packed.write_bytes(gzip.compress(b"another"))
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte\.gz is damaged"):
+        data.load("kmnist", small_kmnist)
+    packed.unlink()
+    packed.with_suffix("").unlink()
     with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte\.gz is not in the data folder"):
-        data.load("kmnist", small_mnist)
+        data.load("kmnist", small_kmnist)
 
 
-def test_files_without_a_published_checksum(small_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """KMNIST's again, under another name: they will do, and the record says what they were."""
-    files = {key: replace(file, md5=None) for key, file in data.IDX["mnist"].items()}
-    monkeypatch.setitem(data.IDX, "kmnist-unpacked", files)
-    path = small_mnist / files["x_train"].path
-    found = hashlib.md5(path.read_bytes()).hexdigest()
-    dataset = data.load("kmnist-unpacked", small_mnist)
-    assert dataset.checksums[files["x_train"].path] == f"md5 {found}, none is published"
-    path.write_bytes(idx(np.zeros((2, 28, 28), dtype=np.uint8)))
-    with pytest.raises(
-        DataError, match=r"train-labels-idx1-ubyte .* labels of shape \(3,\) for images of shape \(2, 28, 28\)"
-    ):
-        data.load("kmnist-unpacked", small_mnist)
+def test_unpacked_files_that_cannot_be_checked(small_kmnist: Path) -> None:
+    """They will do, with a warning at the caller's line that names these alone, and the record says what they were."""
+    files = data.IDX["kmnist"]
+    path = small_kmnist / files["x_train"].path
+    path.with_name(path.name + ".gz").unlink()
+    with pytest.warns(UserWarning, match=f"images only: {files['x_train'].path} in .* Only the gzipped") as caught:
+        dataset = data.load("kmnist", small_kmnist)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert dataset.x_train.equal(data.load("mnist", small_kmnist).x_train)
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert dataset.checksums == {file.path: f"md5 {file.md5}" for file in files.values()} | {
+        files["x_train"].path: f"sha256 {found}, not checked: none is published"
+    }
+
+
+IMAGES = np.zeros((3, 28, 28), dtype=np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("blob", "message"),
+    [
+        (idx(IMAGES[:2]), r"train-labels-idx1-ubyte .* labels of shape \(3,\) for images of shape \(2, 28, 28\)"),
+        (idx(IMAGES[:, :, :27]), r"images of shape \(3, 28, 27\); n labels need images of shape \(n, 28, 28\)"),
+        (idx(IMAGES[:, 0, 0]), r"images of shape \(3,\)"),
+        (
+            idx(IMAGES)[:-1],
+            r"train-images-idx3-ubyte cannot be read \(idx file of shape \[3, 28, 28\] holds 2351 bytes",
+        ),
+        (idx(IMAGES)[:9], "train-images-idx3-ubyte cannot be read"),
+        (b"no idx file", r"train-images-idx3-ubyte cannot be read \(not an idx file.*fetch it again from http"),
+    ],
+    ids=["count", "side", "rank", "short", "header", "format"],
+)
+def test_unpacked_files_of_other_sizes_are_refused(small_kmnist: Path, blob: bytes, message: str) -> None:
+    path = small_kmnist / data.IDX["kmnist"]["x_train"].path
+    path.with_name(path.name + ".gz").unlink()
+    path.write_bytes(blob)
+    with pytest.raises(DataError, match=message):
+        data.load("kmnist", small_kmnist)
 
 
 def test_the_folder_may_come_from_the_environment(small_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +149,7 @@ def test_a_damaged_file_is_refused(small_mnist: Path) -> None:
 
 @pytest.mark.parametrize("blob", [b"", b"\x00\x00\x0d\x01", idx(np.zeros(3, dtype=np.uint8))[:-1]])
 def test_what_is_no_idx_file_is_refused(blob: bytes) -> None:
-    with pytest.raises(DataError, match="idx file"):
+    with pytest.raises(ValueError, match="idx file"):
         data.parse_idx(blob)
 
 
@@ -142,8 +181,8 @@ def test_scores_are_read(small_scores: Path) -> None:
     scores = data.cscores(small_scores)
     assert scores.values.tolist() == [0.7, 0.9, 0.8]
     assert scores.labels.tolist() == [6, 9, 9]
-    found = hashlib.md5((small_scores / data.CSCORES.path).read_bytes()).hexdigest()
-    assert scores.checksums == {data.CSCORES.path: f"md5 {found}, none is published"}
+    found = hashlib.sha256((small_scores / data.CSCORES.path).read_bytes()).hexdigest()
+    assert scores.checksums == {data.CSCORES.path: f"sha256 {found}, not checked: none is published"}
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Data sets: from official files in a folder, from scikit-learn, or drawn.
 
 The folder is the option `--data` or the environment variable `TORCHTANGENT_DATA`. A file is refused unless it is the
-published one, by its checksum where there is one. Nothing is ever unpickled. `download` fetches what is missing, where
-there is a network (it needs `pooch`).
+published one, by its checksum where there is one; unpacked files of KMNIST, which have none, are read with a warning.
+Nothing is ever unpickled. `download` fetches what is missing, where there is a network (it needs `pooch`).
 """
 
 from torchtangent.lab.data import synthetic

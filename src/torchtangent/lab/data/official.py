@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from torchtangent.lab.data.files import DataError, File, checksum, parse_idx, read, root_folder, understood
+from torchtangent.lab.data.files import DataError, File, as_found, checksum, parse_idx, read, root_folder, understood
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,13 @@ _PARTS = {
 }
 
 
-def _idx_files(folder: str, url: str, sums: Sequence[str | None], *, packed: bool = False) -> dict[str, File]:
+def _idx_files(folder: str, url: str, sums: Sequence[str], *, packed: bool = False) -> dict[str, File]:
     return {
         key: File(f"{folder}/raw/{name}", md5, f"{url}{name}.gz", packed)
         for (key, name), md5 in zip(_PARTS.items(), sums, strict=True)
     }
 
 
-_KMNIST = "http://codh.rois.ac.jp/kmnist/dataset/kmnist/"
 IDX = {
     "mnist": _idx_files(
         "MNIST",
@@ -76,7 +76,7 @@ IDX = {
     ),
     "kmnist": _idx_files(
         "KMNIST",
-        _KMNIST,
+        "http://codh.rois.ac.jp/kmnist/dataset/kmnist/",
         [
             "bdb82020997e1d708af4cf47b453dcf7",
             "e144d726b3acfaa3e44228e80efcd344",
@@ -85,12 +85,11 @@ IDX = {
         ],
         packed=True,
     ),
-    "kmnist-unpacked": _idx_files("KMNIST", _KMNIST, [None] * 4),
 }
 """Data sets of four idx files.
 
-Of KMNIST only the gzipped files have published checksums. "kmnist-unpacked" takes the files without, which may hold
-fewer images; the record of a run then says so.
+Of KMNIST only the gzipped files have published checksums. Where only unpacked ones are there, which may hold fewer
+images, they are read with a warning, and the record of a run says so.
 """
 
 _CIFAR10 = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
@@ -151,13 +150,25 @@ def cscores(root: Path | None = None) -> Scores:
 
 def _idx(name: str, given: Path | None) -> Dataset:
     root = root_folder(given)
-    blobs = {key: read(file, root) for key, file in IDX[name].items()}
-    raw = {key: parse_idx(blob) for key, blob in blobs.items()}
+    files = {key: as_found(file, root) for key, file in IDX[name].items()}
+    blobs = {key: read(file, root) for key, file in files.items()}
+    raw = {}
+    for key, file in files.items():
+        with understood(file):
+            raw[key] = parse_idx(blobs[key])
     for part in ("train", "test"):
         images, labels = raw[f"x_{part}"].shape, raw[f"y_{part}"].shape
-        if images[:1] != labels:
-            where = IDX[name][f"y_{part}"].path
-            raise DataError(f"{where} in {root} holds labels of shape {labels} for images of shape {images}")
+        if len(labels) != 1 or images != (*labels, 28, 28):
+            raise DataError(
+                f"{files[f'y_{part}'].path} in {root} holds labels of shape {labels} for images of shape {images}; "
+                f"n labels need images of shape (n, 28, 28). Fetch both again from {files[f'x_{part}'].url}"
+            )
+    if unchecked := [file.path for file in files.values() if file.md5 is None]:
+        warnings.warn(
+            f"not checked, and maybe a part of the images only: {', '.join(unchecked)} in {root}. Only the gzipped "
+            "files have published checksums: put them there, or let torchtangent.lab.data.download(folder) fetch them.",
+            stacklevel=3,
+        )
 
     def x(key: str) -> Tensor:
         return torch.from_numpy(raw[key].copy()).unsqueeze(1).float() / 255
@@ -165,7 +176,7 @@ def _idx(name: str, given: Path | None) -> Dataset:
     def y(key: str) -> Tensor:
         return torch.from_numpy(raw[key].astype(np.int64))
 
-    sums = {file.path: checksum(file, blobs[key]) for key, file in IDX[name].items()}
+    sums = {file.path: checksum(file, blobs[key]) for key, file in files.items()}
     return Dataset(x("x_train"), y("y_train"), x("x_test"), y("y_test"), sums)
 
 
@@ -216,7 +227,7 @@ def download(folder: str | Path) -> None:
     import pooch
 
     root = Path(folder)
-    for file in (file for name, files in IDX.items() if name != "kmnist-unpacked" for file in files.values()):
+    for file in (file for files in IDX.values() for file in files.values()):
         path = root / file.path
         missing = file.packed or not path.exists()
         if missing and not path.with_name(path.name + ".gz").exists():

@@ -85,7 +85,7 @@ def configuration(pick: Callable[[Any, Any, Any], Any]) -> dict[str, dict[str, A
         "seeds": pick([0, 1], [0, 1, 2], [0]),
         "batch": pick(40, 100, 10),
     }
-    kinds = {"mixture-random": None, "mixture-kmnist": pick("turned", "kmnist-unpacked", "turned")}
+    kinds = {"mixture-random": None, "mixture-kmnist": pick("turned", "kmnist", "turned")}
     mixture = {"depth": 6, "width": pick(80, 80, 8), "lr": 0.02}
     depth = {"other": None, "width": pick(60, 60, 8), "lr": 0.01}
     return {

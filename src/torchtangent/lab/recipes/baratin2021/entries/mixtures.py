@@ -37,8 +37,8 @@ ENTRIES = (
         notes=(
             "Layers have weights of their own; the released code ties those of all hidden layers by repeating one. "
             "Pixels are standardized with the mixture's mean and deviation. The other characters are KMNIST at paper "
-            "scale ('kmnist-unpacked': files without a published checksum, which may hold a part of the images) and "
-            "digits turned by a quarter at smoke scale."
+            "scale (unpacked files have no published checksum and may hold a part of the images; the run's record says "
+            "which were read) and digits turned by a quarter at smoke scale."
         ),
     ),
     Entry(
