@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -13,9 +14,26 @@ from torch.nn import functional as F
 from torchtangent.lab.ensemble import Ensemble, Training, copies
 from torchtangent.lab.models import lenet, mlp, seeded
 
+
+class Squared(nn.Module):
+    """A layer that the wide network does not know."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.square()
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "mlp": lambda: mlp([64, 6, 1]),
     "lenet": lambda: lenet((1, 8, 8)),
+    "pooled first": lambda: nn.Sequential(
+        nn.MaxPool2d(2),
+        nn.Tanh(),
+        nn.Conv2d(1, 3, 2, stride=2, dilation=2, padding=1),
+        nn.GELU(),
+        nn.Flatten(),
+        nn.Linear(12, 1),
+    ),
+    "through vmap": lambda: nn.Sequential(nn.Conv2d(1, 2, 3, bias=False), Squared(), nn.Flatten(), nn.Linear(72, 1)),
 }
 
 
@@ -43,12 +61,13 @@ def alone(model: nn.Module, x: Tensor, y: Tensor, how: Training) -> list[float]:
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("own", [False, True], ids=["same samples", "own samples"])
-def test_together_as_alone(name: str, optimizer: Literal["sgd", "adam"], own: bool) -> None:
+@pytest.mark.parametrize("size", [3, 10])  # convolutions with zeros between the copies, and in groups
+def test_together_as_alone(name: str, optimizer: Literal["sgd", "adam"], own: bool, size: int) -> None:
     x = torch.randn(23, 1, 8, 8, dtype=torch.float64)
-    models = [seeded(NETWORKS[name], s).double() for s in range(3)]
-    y = torch.randint(2, (3, 23)).double()
+    models = [seeded(NETWORKS[name], s).double() for s in range(size)]
+    y = torch.randint(2, (size, 23)).double()
     how = Training(epochs=3, batch=5, lr=0.05 if optimizer == "sgd" else 0.01, optimizer=optimizer, seed=4)
-    members = torch.stack([torch.randperm(23)[:17] for _ in range(3)]) if own else None
+    members = torch.stack([torch.randperm(23)[:17] for _ in range(size)]) if own else None
     ensemble = Ensemble(NETWORKS[name]().double(), copies(models))
     losses: list[Tensor] = []
     ensemble.train(x, y, how, members=members, after=lambda epoch, loss: losses.append(loss))
@@ -58,6 +77,17 @@ def test_together_as_alone(name: str, optimizer: Literal["sgd", "adam"], own: bo
         expected = alone(model, x[seen], y[i, seen], how)
         torch.testing.assert_close(torch.stack(losses)[:, i], torch.tensor(expected, dtype=torch.float64))
         torch.testing.assert_close(outputs[i], model(x).squeeze(1).detach(), rtol=1e-8, atol=1e-10)
+
+
+def test_rates_of_their_own() -> None:
+    x, y = torch.randn(20, 1, 8, 8, dtype=torch.float64), torch.randint(2, (20,)).double()
+    models = [seeded(NETWORKS["mlp"], 0).double() for _ in range(2)]
+    how = Training(epochs=2, batch=5, optimizer="adam")
+    ensemble = Ensemble(models[0], copies(models))
+    ensemble.train(x, y.expand(2, -1), how, lrs=[0.01, 0.1])
+    for model, lr, f in zip(models, [0.01, 0.1], ensemble.outputs(x), strict=True):
+        alone(model, x, y, replace(how, lr=lr))
+        torch.testing.assert_close(f, model(x).squeeze(1).detach(), rtol=1e-8, atol=1e-10)
 
 
 def test_too_few_samples() -> None:

@@ -1,7 +1,7 @@
 """Several copies of a network trained at once: each from its own weights, on its own labels, on its own samples.
 
-The copies go through `vmap` together. On a GPU a step is recorded as a CUDA graph and replayed, because small networks
-spend their time launching kernels, not computing.
+The copies of a plain stack of layers run as one wide network, those of any other through `vmap`. On a GPU a step is
+recorded as a CUDA graph and replayed, because small networks spend their time launching kernels, not computing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import torch
 from jaxtyping import Float, Int
@@ -22,6 +22,7 @@ Weights = dict[str, Tensor]
 """The parameters of all copies: (E, ...) each."""
 
 _EVALUATED = 2000  # samples at a time
+_DENSE = 8  # copies of a convolution that run sooner as one with zeros between them than in groups, on an H200
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,7 @@ class Ensemble:
     def outputs(self, x: Float[Tensor, "n ..."]) -> Float[Tensor, "E n"]:
         """The logits of every copy, on the same inputs."""
         with torch.no_grad():
-            parts = [torch.vmap(self._call, in_dims=(0, None))(self.weights, part) for part in x.split(_EVALUATED)]
-        return torch.cat(parts, 1)
+            return torch.cat([self.logits(self.weights, part, shared=True) for part in x.split(_EVALUATED)], 1)
 
     def train(
         self,
@@ -88,6 +88,7 @@ class Ensemble:
         how: Training,
         *,
         members: Int[Tensor, "E m"] | None = None,
+        lrs: Sequence[float] | None = None,
         after: Callable[[int, Float[Tensor, " E"]], None] | None = None,
     ) -> None:
         """Train all copies, in place.
@@ -97,12 +98,14 @@ class Ensemble:
             y: Labels in {0, 1} of each copy.
             how: The recipe.
             members: Which samples each copy sees; all of them if not given, and then all copies see the same batches.
+            lrs: The first step's rate of each copy, instead of the recipe's.
             after: Called after every epoch with its number (from 1) and each copy's mean loss over its steps.
         """
         count = x.shape[0] if members is None else members.shape[1]
         if count < how.batch:
             raise ValueError(f"{count} samples do not fill a batch of {how.batch}.")
-        step = _Step(self, x, y, how, members, count)
+        factors = torch.tensor([how.lr] if lrs is None else lrs, dtype=torch.float64) / how.lr
+        step = _Step(self, x, y, how, members, how.rates(count).outer(factors))
         run = partial(Recorded(), step, ()) if x.is_cuda else step
         for epoch, order in enumerate(how.orders(count), start=1):
             step.begin(order)
@@ -111,8 +114,12 @@ class Ensemble:
             if after is not None:
                 after(epoch, step.mean_loss())
 
-    def _call(self, weights: Weights, x: Tensor) -> Tensor:
-        return torch.func.functional_call(self.model, weights, (x,)).squeeze(1)
+    def logits(self, weights: Weights, x: Tensor, *, shared: bool) -> Float[Tensor, "E n"]:
+        """Of every copy, on the same inputs (n, ...) or on its own (E, n, ...)."""
+        if _is_plain(self.model):
+            return _wide(self.model, weights, x, shared).squeeze(2)
+        call = torch.vmap(partial(torch.func.functional_call, self.model), in_dims=(0, None if shared else 0))
+        return call(weights, x).squeeze(2)
 
 
 class _Step:
@@ -125,25 +132,25 @@ class _Step:
         y: Tensor,
         how: Training,
         members: Tensor | None,
-        count: int,
+        rates: Tensor,
     ) -> None:
         device = x.device
         self.x, self.y, self.how, self.members = x, y.to(x.dtype), how, members
         self.weights = list(ensemble.weights.values())
         self.first = [torch.zeros_like(w) for w in self.weights]
         self.second = [torch.zeros_like(w) for w in self.weights] if how.optimizer == "adam" else []
-        self.rates = how.rates(count).to(device, x.dtype)
-        self.order = torch.zeros(count // how.batch, how.batch, dtype=torch.int64, device=device)
+        self.rates = rates.to(device, x.dtype)
+        self.order = torch.zeros(len(rates) // how.epochs, how.batch, dtype=torch.int64, device=device)
         self.cursor, self.done = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
         self.losses = torch.zeros(ensemble.size, dtype=x.dtype, device=device)
         names = list(ensemble.weights)
 
-        def loss(weights: tuple[Tensor, ...], x: Tensor, y: Tensor) -> Tensor:
-            f = ensemble._call(dict(zip(names, weights, strict=True)), x)
-            return F.binary_cross_entropy_with_logits(f, y)
+        def loss(weights: tuple[Tensor, ...], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            f = ensemble.logits(dict(zip(names, weights, strict=True)), x, shared=members is None)
+            losses = F.binary_cross_entropy_with_logits(f, y, reduction="none").mean(1)
+            return losses.sum(), losses  # a copy's weights change its own loss alone
 
-        together = None if members is None else 0
-        self.gradients = torch.vmap(torch.func.grad_and_value(loss), in_dims=(0, together, 0))
+        self.gradients = torch.func.grad(loss, has_aux=True)
 
     def begin(self, order: Tensor) -> None:
         """An epoch with these batches."""
@@ -168,7 +175,8 @@ class _Step:
             self.cursor += 1
             self.losses += losses
             directions = self._adam(gradients) if self.second else self._momentum(gradients)
-            torch._foreach_add_(self.weights, torch._foreach_mul(directions, -rate[0]))
+            for w, direction in zip(self.weights, directions, strict=True):
+                w.addcmul_(rate.view(-1, *[1] * (w.ndim - 1)), direction, value=-1)
 
     def _momentum(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         torch._foreach_mul_(self.first, self.how.momentum)
@@ -186,3 +194,66 @@ class _Step:
         torch._foreach_add_(sizes, 1e-8)
         means = torch._foreach_div(self.first, 1 - 0.9 ** steps[0])
         return list(torch._foreach_div(means, sizes))
+
+
+_IMAGES = (nn.Conv2d, nn.AvgPool2d, nn.MaxPool2d)  # layers of (n, channels, height, width)
+_NUMBERS = (nn.ReLU, nn.GELU, nn.Tanh, nn.Sigmoid)  # layers that act on every number alone
+
+
+def _is_plain(model: nn.Module) -> TypeGuard[nn.Sequential]:
+    """Whether the network is a stack of layers that `_wide` knows."""
+    if type(model) is not nn.Sequential:
+        return False
+    for layer in model:
+        if type(layer) is nn.Conv2d:
+            known = layer.groups == 1 and layer.padding_mode == "zeros" and layer.bias is not None
+        elif type(layer) is nn.Linear:
+            known = layer.bias is not None
+        else:
+            known = type(layer) in (*_IMAGES, *_NUMBERS) or repr(layer) == repr(nn.Flatten())
+        if not known:
+            return False
+    return True
+
+
+def _wide(
+    layers: nn.Sequential, weights: Weights, x: Float[Tensor, "*E n ..."], shared: bool
+) -> Float[Tensor, "E n outputs"]:
+    """The outputs of all copies of a stack of layers, their channels side by side in one network.
+
+    What all copies have in common, such as the input of the first layer, is there once: (n, ...), else (E, n, ...).
+    """
+    E = len(next(iter(weights.values())))
+    for name, layer in layers.named_children():
+        if isinstance(layer, nn.Linear):
+            w, b = weights[f"{name}.weight"], weights[f"{name}.bias"]
+            if shared:
+                x = F.linear(x, w.flatten(0, 1), b.flatten()).unflatten(1, (E, -1)).transpose(0, 1)
+            else:
+                x = torch.baddbmm(b.unsqueeze(1), x, w.mT)
+            shared = False
+        elif isinstance(layer, _IMAGES):
+            x = x if shared else x.transpose(0, 1).flatten(1, 2)
+            if isinstance(layer, nn.Conv2d):
+                x = _convolution(layer, weights[f"{name}.weight"], weights[f"{name}.bias"], x, shared)
+                shared = False
+            else:
+                x = layer(x)
+            x = x if shared else x.unflatten(1, (E, -1)).transpose(0, 1)
+        elif isinstance(layer, nn.Flatten):
+            x = x.flatten(1 if shared else 2)
+        else:
+            x = layer(x)
+    return x
+
+
+def _convolution(
+    layer: nn.Conv2d, w: Float[Tensor, "E o c *k"], b: Float[Tensor, "E o"], x: Tensor, shared: bool
+) -> Float[Tensor, "n Eo h w"]:
+    """All copies of a convolution, their channels side by side."""
+    groups = 1
+    if not shared and len(w) <= _DENSE:
+        w = torch.einsum("eo...,ef->eof...", w, torch.eye(len(w), dtype=w.dtype, device=w.device)).flatten(2, 3)
+    elif not shared:
+        groups = len(w)
+    return F.conv2d(x, w.flatten(0, 1), b.flatten(), layer.stride, layer.padding, layer.dilation, groups)

@@ -32,7 +32,8 @@ def initialization(context: Context) -> Mapping[str, Any]:
             for block in _blocks(model):
                 block.branch[-1].weight.mul_(0.1**0.5)  # type: ignore[operator]
         squares[-1].append(_squares(model, task.x))
-        squares[-1].append(_squares(init_kaiming(model, torch.Generator().manual_seed(seed)), task.x))
+        start = init_kaiming(model.cpu(), torch.Generator().manual_seed(seed)).to(context.device)
+        squares[-1].append(_squares(start, task.x))
     return {"variances": np.array(variances), "squares": np.array(squares)}
 
 

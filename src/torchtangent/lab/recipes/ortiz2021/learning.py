@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,24 +53,34 @@ class Problem:
             return torch.cat([model(part).squeeze(1) for part in self.x.split(EVALUATED)])
 
 
-def problem(context: Context, seed: int | None = None) -> Problem:
+def problem(context: Context) -> Problem:
     """The configured network and images, on the device."""
+    return problems(context, [context.config["seed"]])[0]
+
+
+def problems(context: Context, seeds: Sequence[int]) -> list[Problem]:
+    """The configured network from several seeds, with the same images."""
     config = context.config
     data = context.data(config["data"])
-    deviation, mean = torch.std_mean(data.x_train, (0, 2, 3), keepdim=True)
-    train, test = (x[: config[key]] for x, key in ((data.x_train, "train"), (data.x_test, "test")))
-    x = ((torch.cat([train, test]) - mean) / deviation).to(context.device)
+    every = data.x_train.to(context.device)
+    deviation, mean = torch.std_mean(every, (0, 2, 3), keepdim=True)
+    train, test = every[: config["train"]], data.x_test[: config["test"]].to(context.device)
+    x = (torch.cat([train, test]) - mean) / deviation
     x = F.adaptive_avg_pool2d(x, config["side"])  # the least images at smoke scale; else as they are
     classes = torch.cat([data.y_train[: config["train"]], data.y_test[: config["test"]]]).to(context.device)
-    channels, height, width = x.shape[1:]
+    models = [_network(config, (x.shape[1], x.shape[2], x.shape[3]), seed).to(context.device) for seed in seeds]
+    return [Problem(model, x, classes, len(train)) for model in models]
+
+
+def _network(config: Mapping[str, Any], shape: tuple[int, int, int], seed: int) -> nn.Module:
+    """The configured network for images of this shape, in eval mode."""
     if config["network"] == "MLP":
-        model: nn.Module = mlp([x[0].numel(), config["width"], config["width"], 1])
+        model: nn.Module = mlp([math.prod(shape), config["width"], config["width"], 1])
     elif config["network"] == "LeNet":
-        model = lenet((channels, height, width))
+        model = lenet(shape)
     else:
-        model = resnet18(channels, base=config["base"])
-    generator = torch.Generator().manual_seed(config["seed"] if seed is None else seed)
-    return Problem(init_lecun(model, generator).to(context.device).eval(), x, classes, len(train))
+        model = resnet18(shape[0], base=config["base"])
+    return init_lecun(model, torch.Generator().manual_seed(seed)).eval()
 
 
 def recipe(config: Mapping[str, Any], **changes: Any) -> Training:
@@ -105,9 +116,13 @@ def train_networks(
     y: Float[Tensor, "E N"],
     how: Training,
     *,
+    lrs: Sequence[float] | None = None,
     after: Callable[[int, Ensemble], None] = lambda epoch, ensemble: None,
 ) -> tuple[Ensemble, dict[str, np.ndarray]]:
-    """A copy of the network for each row of labels, all from θ₀; curves (E, epochs), distances, seconds."""
+    """A copy of the network for each row of labels, all from θ₀; curves (E, epochs), distances, seconds.
+
+    Each at the recipe's rate, or at one of its own.
+    """
     start = copies([problem.model] * len(y))
     ensemble = Ensemble(problem.model, start)
     n, losses, tested = problem.train, [], []
@@ -119,7 +134,7 @@ def train_networks(
         after(epoch, ensemble)
 
     begin = time.perf_counter()
-    ensemble.train(problem.x[:n], y[:, :n], how, after=measure)
+    ensemble.train(problem.x[:n], y[:, :n], how, lrs=lrs, after=measure)
     l2, cosine = distances(ensemble, start)
     return ensemble, {
         "network_loss": torch.stack(losses, 1).cpu().numpy(),

@@ -139,7 +139,7 @@ def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
             "side": pick(8, 32, 4),
             "seed": 42,
             "base": base,
-            "averaged": pick(8, 32, 2),
+            "averaged": pick(8, 8, 2),
             "leading": pick(10, 10, 3),
         },
         "first-directions": {

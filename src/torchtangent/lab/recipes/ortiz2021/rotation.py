@@ -18,6 +18,7 @@ from torchtangent.lab.recipes.ortiz2021.learning import (
     distances,
     member,
     problem,
+    problems,
     recipe,
     train_linear,
     train_networks,
@@ -28,7 +29,7 @@ from torchtangent.lab.runner import Context
 def sample_sizes(context: Context) -> Mapping[str, Any]:
     """OJ-CIFAR2, OJ-Fig5, OJ-Fig6, OJ-Tab1: CIFAR2 with growing training sets; the kernel while the largest trains."""
     config = context.config
-    settings = [problem(context, seed) for seed in config["seeds"]]
+    settings = problems(context, config["seeds"])
     y = cifar2(settings[0].classes)
     subsets = [_stratified(settings[0], max(config["sizes"]), seed) for seed in config["seeds"]]
     networks = _networks(context, settings, subsets, y)
@@ -96,8 +97,7 @@ def initial_energy(context: Context) -> Mapping[str, Any]:
     """OJ-Tab1: the energy concentration before training, from many seeds."""
     config = context.config
     found = []
-    for seed in context.track(config["seeds"]):
-        setting = problem(context, seed)
+    for setting in context.track(problems(context, config["seeds"])):
         labels = 2 * cifar2(setting.classes) - 1
         found.append(float(tt.alignment.energy(setting.kernel(), labels, k=config["eigenvectors"])))
     return {"energy": np.array(found)}
