@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import torchtangent as tt
-from torchtangent.optim import EKFAC, KFAC, Adaptive, matrix, vector
+from torchtangent.optim import EKFAC, KFAC, Adaptive, vector
 
 N, EPS, LR = 7, 0.03, 0.1
 
@@ -360,10 +360,13 @@ def test_factors_stand_for_gradients_that_are_their_multiple() -> None:
     opt = EKFAC(layer, 1.0, EPS)
     layer(x).square().sum().backward()
     jacobian = opt.plan.jacobians(opt.recorder.batches[0])["weight"]
-    mean = torch.cat([layer.weight.grad, layer.bias.grad[:, None]], 1).unsqueeze(0)
-    assert float(matrix._multiple(mean * 0.25, jacobian, True)) == pytest.approx(0.25)
-    mean[0, 0, 0] += 0.1
-    assert matrix._multiple(mean, jacobian, True) is None
+    mean = {name: p.grad / 4 for name, p in layer.named_parameters()}
+    block, size = opt.plan.layers[0], jacobian.d.square().mean().sqrt()
+    assert block._multiple(mean, jacobian, size) == pytest.approx(0.25)
+    for change in mean.values():
+        change.view(-1)[0] += 0.1
+        assert block._multiple(mean, jacobian, size) is None
+        change.view(-1)[0] -= 0.1
 
 
 def quadratic(opt: Any, model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tensor]:

@@ -32,13 +32,14 @@ def inverse(M: Float[Tensor, "G n n"], shift: Float[Tensor, "G 1"], what: str) -
     def invert(M: Tensor) -> Tensor:
         return torch.cholesky_inverse(torch.linalg.cholesky(M))
 
-    return _persist(invert, M + torch.diag_embed(shift.expand(M.shape[:2])), what)
+    damped = M.clone()
+    damped.diagonal(dim1=1, dim2=2).add_(shift)
+    return _persist(invert, damped, what)
 
 
 def _persist(compute: Callable[[Tensor], Found], M: Tensor, what: str) -> Found:
     """Try, and try again with 10, 100, … times the rounding error added to the diagonal."""
-    one = torch.eye(M.shape[1], dtype=M.dtype, device=M.device)
-    scale = M.diagonal(dim1=1, dim2=2).mean(1).clamp(min=torch.finfo(M.dtype).tiny).view(-1, 1, 1)
+    scale = M.diagonal(dim1=1, dim2=2).mean(1, keepdim=True).clamp(min=torch.finfo(M.dtype).tiny)
     for i in range(_TRIES):
         try:
             return compute(M)
@@ -50,5 +51,6 @@ def _persist(compute: Callable[[Tensor], Found], M: Tensor, what: str) -> Found:
                 TangentWarning,
                 stacklevel=3,
             )
-            M = M + more * scale * one
+            M = M.clone()
+            M.diagonal(dim1=1, dim2=2).add_(more * scale)
     return compute(M)

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from torchtangent.optim.layer import Layer, Passes
+from torchtangent.optim.layer import Layer, Parts, Passes
 from torchtangent.optim.method import Method, State
 from torchtangent.optim.plan import Plan
 from torchtangent.optim.ranks import Ranks
@@ -68,8 +68,8 @@ def directions(plan: Plan, method: Method, step: Step, ranks: Ranks) -> tuple[di
         present = [name for name in layer.names if name in step.full]
         if not present or not step.possible(key, method):
             continue
-        raw = layer.join(_filled(layer, step.raw, plan))
-        full = raw if step.full is step.raw else layer.join(_filled(layer, step.full, plan))
+        raw = _filled(layer, step.raw, plan)
+        full = raw if step.full is step.raw else _filled(layer, step.full, plan)
         project = partial(_projected, layer, raw, step, ranks)
         state = states.get(key, step.states[key])
         parts, states[key] = method.solve(layer, state, raw, full, step.dampings[key], project, step.n)
@@ -101,7 +101,7 @@ def _renewed(plan: Plan, method: Method, step: Step, ranks: Ranks) -> dict[str, 
 
 
 def _projected(
-    layer: Layer, raw: Tensor, step: Step, ranks: Ranks, left: Tensor, right: Tensor
+    layer: Layer, raw: Parts, step: Step, ranks: Ranks, left: Tensor, right: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Uᵀ∇ and the mean of (Uᵀ∇_n)²."""
     g, squares = layer.project(raw, step.passes, left, right, step.scale / math.sqrt(step.n))

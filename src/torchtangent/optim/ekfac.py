@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchtangent.curvature.cotangents import check_choice
 from torchtangent.optim.damping import DAMPINGS, Adaptive, shift
 from torchtangent.optim.decompose import eigenbasis
-from torchtangent.optim.layer import Layer
+from torchtangent.optim.layer import Layer, Parts
 from torchtangent.optim.method import Method, Project, State
 from torchtangent.optim.options import Options
 from torchtangent.optim.preconditioned import Preconditioned
@@ -121,7 +121,7 @@ class Scalings(Method):
         return {"left": left, "right": right, "rows": rows, "columns": columns, "values": values}
 
     def solve(
-        self, layer: Layer, state: State, raw: Tensor, full: Tensor, damping: float, project: Project, n: int
+        self, layer: Layer, state: State, raw: Parts, full: Parts, damping: float, project: Project, n: int
     ) -> tuple[dict[str, Tensor], State]:
         left, right, values = state["left"], state["right"], state["values"]
         if self.fresh:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchtangent.curvature.cotangents import check_choice
 from torchtangent.optim.damping import DAMPINGS, Adaptive, shares
 from torchtangent.optim.decompose import eigenbasis, inverse
-from torchtangent.optim.layer import Layer
+from torchtangent.optim.layer import Layer, Parts
 from torchtangent.optim.matrix import Channels
 from torchtangent.optim.method import Method, Project, State
 from torchtangent.optim.options import Options
@@ -94,13 +94,13 @@ class Inverses(Method):
         return state
 
     def solve(
-        self, layer: Layer, state: State, raw: Tensor, full: Tensor, damping: float, project: Project, n: int
+        self, layer: Layer, state: State, raw: Parts, full: Parts, damping: float, project: Project, n: int
     ) -> tuple[dict[str, Tensor], State]:
         left, right = state["left"], state["right"]
         if "values" in state:
             u = layer.rotate(full, left, right).div_(state["values"] + damping)
             return layer.back(u, left, right), state
-        found = layer.back(full, left, right)
+        found = layer.multiply(full, left, right)
         if "alone" in state:
             bias = layer.names[1]
             found[bias] = (found[bias].view(len(right), -1) * state["alone"]).view(-1)

@@ -36,10 +36,6 @@ class Layer(ABC):
         """How it is damped, if `chosen` is how layers with two factors are."""
 
     @abstractmethod
-    def join(self, parts: Parts) -> Float[Tensor, "G O J"]:
-        """Tensors that have the shapes of the parameters, as matrices."""
-
-    @abstractmethod
     def moments(
         self, passes: Passes, n: int, share: float, scale: float | Tensor
     ) -> tuple[Float[Tensor, "G O O"], Float[Tensor, "G I I"]]:
@@ -50,14 +46,14 @@ class Layer(ABC):
 
     @abstractmethod
     def rotate(
-        self, matrix: Float[Tensor, "G O J"], left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
+        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
     ) -> Float[Tensor, "G O J"]:
-        """leftᵀ M right."""
+        """leftᵀ M right of tensors that have the shapes of the parameters, as matrices M."""
 
     @abstractmethod
     def project(
         self,
-        mean: Float[Tensor, "G O J"],
+        mean: Parts,
         passes: Passes,
         left: Float[Tensor, "G O O"],
         right: Float[Tensor, "G I I"],
@@ -70,6 +66,10 @@ class Layer(ABC):
         self, matrix: Float[Tensor, "G O J"], left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
     ) -> dict[str, Tensor]:
         """left M rightᵀ, as tensors that have the shapes of the parameters."""
+
+    @abstractmethod
+    def multiply(self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]) -> dict[str, Tensor]:
+        """left M rightᵀ, from and to tensors that have the shapes of the parameters."""
 
     @abstractmethod
     def columns(self, values: Float[Tensor, "G I"]) -> Float[Tensor, "G J"]:
@@ -120,12 +120,19 @@ class Weight:
         rows = group[self.order[0]]
         return rows, self.shape.numel() // (self.groups * rows)
 
+    @property
+    def _in_order(self) -> bool:
+        return self.order[0] == 0  # else it is a transposed convolution's
+
     def matrices(self, W: Tensor) -> Float[Tensor, "G O I"]:
         """The weight, or what has its shape, as matrices."""
-        return W.unflatten(0, (self.groups, -1)).permute(0, *(1 + i for i in self.order)).flatten(2)
+        W = W.unflatten(0, (self.groups, -1))
+        return W.flatten(2) if self._in_order else W.permute(0, *(1 + i for i in self.order)).flatten(2)
 
     def tensor(self, matrices: Float[Tensor, "G O I"]) -> Tensor:
         """The inverse of `matrices`."""
+        if self._in_order:
+            return matrices.reshape(self.shape)
         group = (self.shape[0] // self.groups, *self.shape[1:])
         W = matrices.reshape(self.groups, *(group[i] for i in self.order))
         back = sorted(range(len(self.order)), key=lambda i: self.order[i])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import final
 
 import torch
@@ -30,9 +32,6 @@ class Matrix(Layer):
     def rule(self, chosen: str) -> str:
         return chosen
 
-    def join(self, parts: Parts) -> Float[Tensor, "G O J"]:
-        return _join(self.weight, self.weight.matrices(parts[self.key]), parts)
-
     def moments(
         self, passes: Passes, n: int, share: float, scale: float | Tensor
     ) -> tuple[Float[Tensor, "G O O"], Float[Tensor, "G I I"]]:
@@ -44,13 +43,13 @@ class Matrix(Layer):
         return torch.stack(B) * scale**2, torch.stack(A) * share
 
     def rotate(
-        self, matrix: Float[Tensor, "G O J"], left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
+        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
     ) -> Float[Tensor, "G O J"]:
-        return left.mT @ matrix @ right
+        return self._half(left.mT, parts) @ right
 
     def project(
         self,
-        mean: Float[Tensor, "G O J"],
+        mean: Parts,
         passes: Passes,
         left: Float[Tensor, "G O O"],
         right: Float[Tensor, "G I I"],
@@ -58,13 +57,16 @@ class Matrix(Layer):
     ) -> tuple[Float[Tensor, "G O J"], Float[Tensor, "G O J"]]:
         jacobians = _outers(self, passes)
         unit = _unit(jacobians)
-        rescale = (unit * scale) ** 2
+        rescale = (unit * scale).square()
         if len(jacobians) == 1 and _vectors(jacobians[0]):
             d, a = self._rotated_vectors(jacobians[0], left[0], right[0])
-            c = _multiple(mean, jacobians[0], self.weight.bias is not None)
-            g = self.rotate(mean, left, right) if c is None else (d.mT * c @ a).unsqueeze(0)
+            c = self._multiple(mean, jacobians[0], unit)
+            if c is None:
+                g = self.rotate(mean, left, right)
+            else:
+                g = torch.addmm(a.new_empty(()), d.mT, a, beta=0, alpha=c).unsqueeze(0)
             # Σ_n (d aᵀ)² = (Σ_n d²)ᵀ a², entry by entry.
-            squares = ((d / unit).square_().mT @ a.square_()).unsqueeze(0)
+            squares = (d.div_(unit).square_().mT @ a.square_()).unsqueeze(0)
             return g, squares.mul_(rescale)
         squares = _total([self._squares(jacobian, left / unit, right) for jacobian in jacobians])
         return self.rotate(mean, left, right), squares * rescale
@@ -72,20 +74,36 @@ class Matrix(Layer):
     def back(
         self, matrix: Float[Tensor, "G O J"], left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
     ) -> dict[str, Tensor]:
-        half = left @ matrix
-        if self.weight.bias is None:
-            return {self.key: self.weight.tensor(half @ right.mT)}
-        # Weight and bias apart: a slice of their product would have to be copied.
-        return {
-            self.key: self.weight.tensor(half @ right[:, :-1].mT),
-            self.weight.bias: (half @ right[:, -1:].mT).reshape(-1),
-        }
+        return self._other_half(left @ matrix, right)
+
+    def multiply(self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]) -> dict[str, Tensor]:
+        return self._other_half(self._half(left, parts), right)
 
     def columns(self, values: Float[Tensor, "G I"]) -> Float[Tensor, "G J"]:
         return values
 
     def explain(self, kind: str) -> dict[str, str]:
         return self.weight.explain(kind)
+
+    def _half(self, left: Float[Tensor, "G O O"], parts: Parts) -> Float[Tensor, "G O J"]:
+        """left [W b], without a copy of W."""
+        W = self.weight.matrices(parts[self.key])
+        if self.weight.bias is None:
+            return left @ W
+        b = parts[self.weight.bias].view(self.weight.groups, -1, 1).to(W)
+        half = W.new_empty(*W.shape[:2], W.shape[2] + 1)
+        torch.bmm(left, W, out=half[:, :, :-1])
+        half[:, :, -1:] = left @ b
+        return half
+
+    def _other_half(self, half: Float[Tensor, "G O J"], right: Float[Tensor, "G I I"]) -> dict[str, Tensor]:
+        """half rightᵀ, weight and bias apart: a slice of their product would have to be copied."""
+        if self.weight.bias is None:
+            return {self.key: self.weight.tensor(half @ right.mT)}
+        return {
+            self.key: self.weight.tensor(half @ right[:, :-1].mT),
+            self.weight.bias: (half @ right[:, -1:].mT).reshape(-1),
+        }
 
     def _sums(self, jacobian: Outer) -> OuterMoments:
         shapes = {self.key: torch.empty(self.weight.shape, device="meta")}
@@ -102,6 +120,26 @@ class Matrix(Layer):
         """dᵀ left and [a 1] right, where each sample has one location."""
         d, a = jacobian.d[:, 0, 0, 0] @ left, jacobian.a[:, 0, 0]
         return d, a @ right if self.weight.bias is None else torch.addmm(right[-1], a, right[:-1])
+
+    def _multiple(self, mean: Parts, jacobian: Outer, unit: Tensor) -> float | None:
+        """c if the mean gradient M is c Σ_n d [a 1]ᵀ; None if it is not (anyone may change gradients), or not worth it.
+
+        Compared in one random direction r: ‖M r − c v‖ against the rounding of v = Σ_n d ([a 1]ᵀr), with `unit` the
+        size of d. Where it holds, M can be rotated by way of its factors, less work for small batches. Not on GPUs,
+        which would wait for it.
+        """
+        W, d, a = mean[self.key].flatten(1), jacobian.d[:, 0, 0, 0], jacobian.a[:, 0, 0]
+        if 2 * len(d) >= sum(W.shape) or W.device.type != "cpu" or d.dtype != W.dtype:
+            return None
+        r, one = _direction(W.shape[1], W.dtype)
+        along, found = a @ r, W @ r
+        if self.weight.bias is not None:
+            along, found = along + one, found + one * mean[self.weight.bias].to(W)
+        v = along @ d
+        c = float(found @ v) / max(float(v @ v), torch.finfo(v.dtype).tiny)
+        error = torch.linalg.vector_norm(found.sub_(v, alpha=c))
+        terms = torch.linalg.vector_norm(along) * unit * (abs(c) * math.sqrt(d.numel()))
+        return c if error <= 100 * torch.finfo(v.dtype).eps * terms else None
 
 
 @final
@@ -123,9 +161,6 @@ class Channels(Layer):
     def rule(self, chosen: str) -> str:
         return chosen
 
-    def join(self, parts: Parts) -> Float[Tensor, "G O J"]:
-        return _join(self.weight, self._by_taps(self.weight.matrices(parts[self.key])), parts)
-
     def moments(
         self, passes: Passes, n: int, share: float, scale: float | Tensor
     ) -> tuple[Float[Tensor, "G O O"], Float[Tensor, "G I I"]]:
@@ -138,15 +173,15 @@ class Channels(Layer):
         return _total(cotangents) * (scale**2 / n), _total(inputs) * (share / pixels)
 
     def rotate(
-        self, matrix: Float[Tensor, "G O J"], left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
+        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
     ) -> Float[Tensor, "G O J"]:
-        matrix = left.mT @ matrix
+        matrix = left.mT @ self._join(parts)
         W = self._mix(matrix, right).flatten(2)
         return W if self.weight.bias is None else torch.cat([W, matrix[:, :, -1:]], 2)
 
     def project(
         self,
-        mean: Float[Tensor, "G O J"],
+        mean: Parts,
         passes: Passes,
         left: Float[Tensor, "G O O"],
         right: Float[Tensor, "G I I"],
@@ -155,7 +190,7 @@ class Channels(Layer):
         jacobians = _outers(self, passes)
         unit = _unit(jacobians)
         squares = _total([self._squares(jacobian, left / unit, right) for jacobian in jacobians])
-        return self.rotate(mean, left, right), squares * (unit * scale) ** 2
+        return self.rotate(mean, left, right), squares * (unit * scale).square()
 
     def back(
         self, matrix: Float[Tensor, "G O J"], left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
@@ -164,12 +199,22 @@ class Channels(Layer):
         parts = {self.key: self.weight.tensor(self._mix(matrix, right.mT).transpose(2, 3))}
         return parts if self.weight.bias is None else {**parts, self.weight.bias: matrix[:, :, -1].reshape(-1)}
 
+    def multiply(self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]) -> dict[str, Tensor]:
+        return self.back(self._join(parts), left, right)
+
     def columns(self, values: Float[Tensor, "G I"]) -> Float[Tensor, "G J"]:
         values = values.repeat(1, self.taps)
         return values if self.weight.bias is None else torch.cat([values, torch.ones_like(values[:, :1])], 1)
 
     def explain(self, kind: str) -> dict[str, str]:
         return self.weight.explain(kind, ", taps uncorrelated")
+
+    def _join(self, parts: Parts) -> Float[Tensor, "G O J"]:
+        """[W b]."""
+        W = self._by_taps(self.weight.matrices(parts[self.key]))
+        if self.weight.bias is None:
+            return W
+        return torch.cat([W, parts[self.weight.bias].view(self.weight.groups, -1, 1).to(W)], 2)
 
     def _by_taps(self, matrix: Float[Tensor, "G O I"]) -> Float[Tensor, "G O I"]:
         """Columns (channel, tap) → (tap, channel)."""
@@ -211,8 +256,8 @@ def _outers(layer: Layer, passes: Passes) -> list[Outer]:
 
 
 def _unit(jacobians: list[Outer]) -> Tensor:
-    """The largest cotangent: in other units, products of squares are subnormal numbers, and ten times as slow."""
-    sizes = [torch.linalg.vector_norm(jacobian.d, float("inf")) for jacobian in jacobians]
+    """The size of cotangents: in other units, products of squares are subnormal numbers, and ten times as slow."""
+    sizes = [torch.linalg.vector_norm(jacobian.d) / math.sqrt(jacobian.d.numel()) for jacobian in jacobians]
     return torch.stack(sizes).amax().clamp(min=torch.finfo(sizes[0].dtype).tiny)
 
 
@@ -221,23 +266,11 @@ def _vectors(jacobian: Outer) -> bool:
     return jacobian.d.shape[1:4] == (1, 1, 1) and not isinstance(jacobian.locate, Patches)
 
 
-def _multiple(mean: Float[Tensor, "1 O J"], jacobian: Outer, bias: bool) -> Tensor | None:
-    """c if the mean gradient is c Σ_n d [a 1]ᵀ; None if it is not (anyone may change gradients), or not worth knowing.
-
-    Compared in one random direction r: ‖M r − c v‖ against the rounding of v = Σ_n d ([a 1]ᵀr). Where it holds, M can
-    be rotated by way of its factors, which is less work for small batches. Not on GPUs, which would wait for it.
-    """
-    few = 2 * jacobian.samples < mean.shape[1] + mean.shape[2]
-    if not few or mean.device.type != "cpu" or jacobian.d.dtype != mean.dtype:
-        return None
-    r = torch.randn(mean.shape[2], generator=torch.Generator().manual_seed(0), dtype=mean.dtype)
-    d, a = jacobian.d[:, 0, 0, 0], jacobian.a[:, 0, 0]
-    along = torch.addmv(r[-1:], a, r[:-1]) if bias else a @ r
-    found, v = mean[0] @ r, along @ d
-    c = (found @ v) / (v @ v).clamp(min=torch.finfo(v.dtype).tiny)
-    terms = (along.abs() @ d.abs()) * c.abs()
-    error = torch.linalg.vector_norm(found - c * v)
-    return c if error <= 100 * torch.finfo(v.dtype).eps * torch.linalg.vector_norm(terms) else None
+@cache
+def _direction(size: int, dtype: torch.dtype) -> tuple[Float[Tensor, "I"], float]:
+    """A random vector, the same at every call, and one number more."""
+    r = torch.randn(size + 1, generator=torch.Generator().manual_seed(0), dtype=dtype, device="cpu")
+    return r[:-1], float(r[-1])
 
 
 def _gram(t: Float[Tensor, "N G S X"]) -> Float[Tensor, "G X X"]:
@@ -246,13 +279,6 @@ def _gram(t: Float[Tensor, "N G S X"]) -> Float[Tensor, "G X X"]:
         return (t.mT @ t).sum(0)
     rows = t.transpose(0, 1).flatten(1, 2)
     return rows.mT @ rows
-
-
-def _join(weight: Weight, W: Float[Tensor, "G O I"], parts: Parts) -> Float[Tensor, "G O J"]:
-    """[W b]."""
-    if weight.bias is None:
-        return W
-    return torch.cat([W, parts[weight.bias].view(weight.groups, -1, 1).to(W)], 2)
 
 
 def _total(tensors: list[Tensor]) -> Tensor:

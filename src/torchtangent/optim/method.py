@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from torchtangent.optim.layer import Layer
+from torchtangent.optim.layer import Layer, Parts
 
 State = dict[str, Tensor]
 Project = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -35,11 +35,11 @@ class Method(ABC):
 
     @abstractmethod
     def solve(
-        self, layer: Layer, state: State, raw: Tensor, full: Tensor, damping: float, project: Project, n: int
+        self, layer: Layer, state: State, raw: Parts, full: Parts, damping: float, project: Project, n: int
     ) -> tuple[dict[str, Tensor], State]:
         """(F_layer + ε)⁻¹ full by parameter and the new state, from n samples.
 
-        `raw` is the gradient without weight decay (the same tensor if there is none), and `project(left, right)` gives
+        `raw` is the gradient without weight decay (the same mapping if there is none), and `project(left, right)` gives
         it in a Kronecker basis, together with the mean of squared per-sample gradients there.
         """
 

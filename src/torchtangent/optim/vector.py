@@ -42,9 +42,6 @@ class Vector(Layer):
     def rule(self, chosen: str) -> str:
         return "single"  # there are no two factors to share the damping
 
-    def join(self, parts: Parts) -> Float[Tensor, "G 1 J"]:
-        return self._blocks([parts[name].flatten() for name in self.names]).unsqueeze(1)
-
     def moments(
         self, passes: Passes, n: int, share: float, scale: float | Tensor
     ) -> tuple[Float[Tensor, "G 1 1"], Float[Tensor, "G J J"]]:
@@ -53,20 +50,20 @@ class Vector(Layer):
         return torch.full_like(A[:, :1, :1], share), A
 
     def rotate(
-        self, matrix: Float[Tensor, "G 1 J"], left: Float[Tensor, "G 1 1"], right: Float[Tensor, "G J J"]
+        self, parts: Parts, left: Float[Tensor, "G 1 1"], right: Float[Tensor, "G J J"]
     ) -> Float[Tensor, "G 1 J"]:
-        return matrix @ right
+        return self._join(parts) @ right
 
     def project(
         self,
-        mean: Float[Tensor, "G 1 J"],
+        mean: Parts,
         passes: Passes,
         left: Float[Tensor, "G 1 1"],
         right: Float[Tensor, "G J J"],
         scale: float | Tensor,
     ) -> tuple[Float[Tensor, "G 1 J"], Float[Tensor, "G 1 J"]]:
         squares = (self._jacobian(passes) @ right * scale).square_().sum(1, keepdim=True)
-        return mean @ right, squares
+        return self.rotate(mean, left, right), squares
 
     def back(
         self, matrix: Float[Tensor, "G 1 J"], left: Float[Tensor, "G 1 1"], right: Float[Tensor, "G J J"]
@@ -75,6 +72,9 @@ class Vector(Layer):
         sizes = [shape.numel() for shape in self.shapes.values()]
         pieces = found.unbind(1) if self.apart else found[0].split(sizes)
         return {name: piece.reshape(shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
+
+    def multiply(self, parts: Parts, left: Float[Tensor, "G 1 1"], right: Float[Tensor, "G J J"]) -> dict[str, Tensor]:
+        return self.back(self._join(parts), left, right)
 
     def columns(self, values: Float[Tensor, "G J"]) -> Float[Tensor, "G J"]:
         return values
@@ -87,6 +87,9 @@ class Vector(Layer):
             how = f"a block for each channel, {width} × {width}" if width > 1 else "diagonal"
         said = dict.fromkeys(self.names, f"{how}, with {self.key}")
         return {**said, self.key: how}
+
+    def _join(self, parts: Parts) -> Float[Tensor, "G 1 J"]:
+        return self._blocks([parts[name].flatten() for name in self.names]).unsqueeze(1)
 
     def _blocks(self, columns: list[Float[Tensor, "*N P"]]) -> Float[Tensor, "G *N J"]:
         """Columns of all parameters as one block, or as one for each channel."""
