@@ -16,11 +16,14 @@ def number(value: float) -> str:
 
     >>> number(0.09657), number(12.0), number(-0.5), number(8.88e-16), number(0.0)
     ('0.0966', '12', '−0.5', '8.9 × 10⁻¹⁶', '0')
-    >>> number(1e-10)
-    '10⁻¹⁰'
+    >>> number(1e-10), number(45432), number(float("-inf"))
+    ('10⁻¹⁰', '45,400', '−∞')
     """
-    if value == 0 or 1e-3 <= abs(value) < 1e5 or not abs(value) < float("inf"):
-        return f"{value:.3g}".replace("-", "−")
+    if not 0 < abs(value) < float("inf"):
+        return f"{value:g}".replace("-", "−").replace("inf", "∞")
+    if 1e-3 <= abs(value) < 1e5:
+        shown = float(f"{value:.3g}")
+        return f"{shown:,.0f}".replace("-", "−") if abs(shown) >= 1000 else f"{shown:g}".replace("-", "−")
     mantissa, _, exponent = f"{value:.1e}".partition("e")
     power = "10" + str(int(exponent)).translate(_SUPERSCRIPTS)
     return power if mantissa == "1.0" else f"{mantissa.replace('-', '−')} × {power}"
