@@ -72,7 +72,7 @@ def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
         "ridge": {
             "data": data,
             "samples": pick(200, 1000, 20),
-            "test_samples": pick(60, 200, 10),
+            "test_samples": pick(60, 60, 10),
             "seed": 0,
             "log10_lambdas": [-6, 1],
             "lambda_count": pick(8, 15, 3),
