@@ -118,6 +118,7 @@ def test_parts_and_claims_belong_together(study: Study) -> None:
     ids = [entry.id for entry in study.entries]
     assert {claim.id for claim in study.claims} == set(ids)
     assert len({(claim.id, claim.name) for claim in study.claims}) == len(study.claims)
+    assert len({(claim.id, claim.statement) for claim in study.claims}) == len(study.claims)
     assert {part for entry in study.entries for part in entry.parts} | {
         need for part in study.parts for need in part.needs
     } == set(names)

@@ -20,7 +20,7 @@ CLAIMS = (
             Claim(
                 id="TG-Fig6.4",
                 name=f"higher, {kind}",
-                statement="The kernel aligns more with the labels of easy images than with those of difficult ones.",
+                statement=f"With {kind} as difficult ones, the kernel aligns more with the labels of easy images.",
                 published="higher",
                 measure=ours.higher(part),
                 rule=AtLeast(1.0),
@@ -29,7 +29,7 @@ CLAIMS = (
             Claim(
                 id="TG-Fig6.4",
                 name=f"earlier, {kind}",
-                statement="… and earlier.",
+                statement=f"… and earlier (beside {kind}).",
                 published="faster",
                 measure=ours.delays(part),
                 rule=Each({"share of seeds": AtLeast(1.0)}),
@@ -39,7 +39,7 @@ CLAIMS = (
             Claim(
                 id="TG-Fig6.4",
                 name=f"ratio, {kind}",
-                statement="The ratio of both becomes much larger than one.",
+                statement=f"The ratio of both becomes much larger than one (beside {kind}).",
                 published="≫ 1",
                 measure=ours.largest_ratio(part),
                 rule=Each({"mean": AtLeast(2.0)}),

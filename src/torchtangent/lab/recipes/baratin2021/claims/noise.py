@@ -205,7 +205,7 @@ CLAIMS = (
             Claim(
                 id="TG-lr-claim",
                 name=f"features, {percent} %",
-                statement="… and with the smaller one features stay closer to those of the start.",
+                statement=f"With {percent} % and the smaller one features stay closer to those of the start.",
                 published="constant features in the limit",
                 measure=ours.rates_at_equal_loss("test_start", f"noise-{percent}", f"slow-{percent}"),
                 rule=Increasing("usual", "small"),

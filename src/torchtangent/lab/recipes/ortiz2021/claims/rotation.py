@@ -162,7 +162,7 @@ CLAIMS = (
             Claim(
                 id="OJ-Fig8",
                 name=f"speed, {name}",
-                statement="The network and its linearization at the end converge much faster than at the start.",
+                statement=f"{name}: network and linearization at the end converge much faster than at the start.",
                 published="much faster",
                 measure=ours.fit_times(network, end=end),
                 rule=Highest("linear at start"),
@@ -172,7 +172,7 @@ CLAIMS = (
             Claim(
                 id="OJ-Fig8",
                 name=f"test, {name}",
-                statement="On test samples the linearization at the start is the best.",
+                statement=f"{name}: on test samples the linearization at the start is the best.",
                 published="the best",
                 measure=ours.accuracies(network, end=end),
                 rule=Highest("linear at start"),
@@ -182,7 +182,7 @@ CLAIMS = (
             Claim(
                 id="OJ-Fig8",
                 name=f"like the network, {name}",
-                statement="… and the linearization at the end is as accurate as the network.",
+                statement=f"{name}: the linearization at the end is as accurate as the network.",
                 published="≈",
                 measure=ours.near_network(network, end),
                 rule=Between(-_NEAR, _NEAR),
