@@ -85,3 +85,14 @@ def test_the_readme_has_table_1_of_the_committed_arrays() -> None:
         row = next(line for line in readme.splitlines() if line.startswith(f"| {label}"))
         pairs = [(paper[key], table(arrays, network)[key]) for network, paper in rotation.PUBLISHED.items()]
         assert row.split("|")[2:-1] == [f" {100 * paper:.1f} %, {100 * ours:.1f} % " for paper, ours in pairs]
+
+
+def test_the_readme_has_the_optimizers_of_the_committed_arrays() -> None:
+    root = Path(__file__).parents[2]
+    optimizers = ("EKFAC-ra", "Adam+BN", "EKFAC", "SGD+BN", "KFAC")
+    arrays = Run(root / "results" / "george2018" / "paper").load([f"curves-{name}" for name in optimizers])
+    rows = {line.split(" |")[0]: line.split("|")[2:-1] for line in (root / "README.md").read_text().splitlines()}
+    losses = [arrays[f"curves-{name}/loss"] for name in optimizers]
+    seconds = [arrays[f"curves-{name}/seconds"] for name in optimizers]
+    assert rows["| training loss after 8 epochs"] == [f" {loss[:, 7].mean():.1f} " for loss in losses]
+    assert rows["| seconds an epoch"] == [f" {np.median(spent[:, 7]) / 8:.2f} " for spent in seconds]
