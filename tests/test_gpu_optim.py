@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import torchtangent as tt
 from torchtangent.optim import EKFAC, KFAC, Adaptive, SuperNat
+from torchtangent.optim.decompose import eigenbasis
 
 sys.path.append(str(Path(__file__).parent / "optim"))
 import dense_step
@@ -209,6 +210,19 @@ def test_adaptive_damping_and_accumulation() -> None:
     first = [float(opt.step(closure)) for _ in range(10)]
     assert first[-1] < first[0]
     assert opt.param_groups[0]["damping"] != 0.1
+
+
+@pytest.mark.parametrize("size", [3, 200, 512, 513])
+def test_eigenvectors_are_those_of_float64(size: int) -> None:
+    """Whatever is used inside, float32 comes back, and is orthonormal and exact to its rounding."""
+    factor = torch.randn(2, size, 2 * size).double()
+    M = (factor @ factor.mT / size).float()
+    values, vectors = eigenbasis(M.cuda(), "test")
+    assert values.dtype == vectors.dtype == torch.float32
+    values, vectors = values.cpu().double(), vectors.cpu().double()
+    torch.testing.assert_close(values, torch.linalg.eigvalsh(M.double()), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(vectors.mT @ vectors, torch.eye(size).double().expand(2, -1, -1), rtol=0, atol=1e-4)
+    torch.testing.assert_close(vectors * values.unsqueeze(1) @ vectors.mT, M.double(), rtol=1e-4, atol=1e-4)
 
 
 def test_supernat() -> None:

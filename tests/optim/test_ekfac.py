@@ -561,6 +561,25 @@ def test_a_layer_that_was_never_seen_is_an_error() -> None:
     assert torch.equal(flat(model[1]), before)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_momentum_leaves_gradients_alone_and_lies_like_its_parameter(method: str) -> None:
+    """Strides that differ cost one launch for each parameter on a GPU."""
+    model = nn.Sequential(nn.Conv2d(1, 4, 3, groups=1), nn.Conv2d(4, 6, 3, groups=2), nn.BatchNorm2d(6), nn.Flatten())
+    model = model.append(nn.Linear(6, 600)).append(nn.LayerNorm(600)).append(nn.Bilinear(1, 1, 3)).double()
+    y = torch.randint(0, 3, (N,))
+    with pytest.warns(tt.TangentWarning, match=r"no rule for 6.weight \(Bilinear\)"):
+        opt = METHODS[method](model, LR, EPS, momentum=0.9, sua=True)
+    for _ in range(3):
+        opt.zero_grad(set_to_none=False)
+        z = model[:6](torch.randn(N, 1, 5, 5).double()).mean(1, keepdim=True)
+        F.cross_entropy(model[6](z, z), y).backward()
+        before = [p.grad.clone() for p in model.parameters()]
+        opt.step()
+        assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), before, strict=True))
+    lies = {name: opt.state[p]["momentum"].stride() for name, p in model.named_parameters()}
+    assert lies == {name: p.stride() for name, p in model.named_parameters()}
+
+
 def test_a_model_without_rules_is_descended_plainly() -> None:
     model, (x, y) = nn.Bilinear(4, 4, 3).double(), data()
     before = flat(model)

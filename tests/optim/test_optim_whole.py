@@ -94,6 +94,28 @@ def test_every_renewal_looks_for_parts_that_were_not_recorded(
     assert ("more than the recorded part" in opt.explain()) == bool(weights[10])
 
 
+@pytest.mark.parametrize("sua", [False, True])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: nn.Conv2d(4, 6, 3, padding=1, groups=2),
+        lambda: nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, groups=2),
+        lambda: nn.Linear(5, 6, bias=False),
+    ],
+    ids=["conv", "transposed", "linear"],
+)
+def test_a_penalty_on_a_weight_of_any_order_is_noticed(layer: Callable[[], nn.Module], sua: bool) -> None:
+    first, x = layer().double(), torch.randn(N, 4, 5, 5).double()
+    model = nn.Sequential(first, nn.Tanh(), nn.Flatten(), nn.Linear(first(x).flatten(1).shape[1], 3).double())
+    opt = EKFAC(model, LR, EPS, basis_every=1, sua=sua)
+    y = torch.randint(0, 3, (N,))
+    step(model, opt, x, y)  # a warning would be an error
+    opt.zero_grad()
+    (F.cross_entropy(model(x), y) + 0.01 * first.weight.square().sum()).backward()
+    with pytest.warns(tt.TangentWarning, match=r"The gradients of 0.weight \(1 of \d parameters\) have a part"):
+        opt.step()
+
+
 def test_one_step_with_a_penalty_changes_nothing_later() -> None:
     """It was preconditioned, so the parameters are where those of weight decay are, and the block is there again."""
     model, (x, y) = mlp(), data()

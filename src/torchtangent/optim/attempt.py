@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from torchtangent.optim.directions import NotFinite, Step, directions
 from torchtangent.optim.method import Method, State
 from torchtangent.optim.plan import Plan
 from torchtangent.optim.ranks import Ranks
-from torchtangent.optim.update import Groups, Slopes, square
+from torchtangent.optim.update import Groups, Slopes
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,10 +35,11 @@ def attempt(plan: Plan, method: Method, step: Step, ranks: Ranks, groups: Groups
     curved = {name: u for name, u in found.items() if name not in plan.plain}
     slopes = Slopes.of(curved, step.raw, step.full, groups)
     values = {name: state["values"] for name, state in states.items() if "values" in state}
+    plain = [u for name, u in found.items() if name in plan.plain]
     # Any number that is not finite spoils a sum: one transfer from the device tells.
-    sums = [*slopes.raw.values(), *(square(found[name]) for name in found.keys() - curved.keys())]
-    sums += [t.sum() for t in values.values()] + ([loss.detach().sum()] if isinstance(loss, Tensor) else [])
-    if sums and not ranks.all(torch.isfinite(torch.stack(sums)).all()):
+    sums = slopes.raw + _sums([*values.values(), *plain])
+    sums += [loss.detach().sum()] if isinstance(loss, Tensor) else []
+    if sums and not math.isfinite(float(ranks.total(torch.stack(sums).sum()))):
         wrong = _wrong(loss, step.raw, {**values, **found})
         if wrong or ranks.size > 1:  # a sum may also overflow although its terms are fine
             return wrong or "something on another rank"
@@ -52,6 +54,13 @@ def _wrong(loss: Any, grads: Mapping[str, Tensor], found: Mapping[str, Tensor]) 
         return f"the gradient of {name}"
     name = _not_finite(found)
     return f"the preconditioned gradient of {name}" if name else None
+
+
+def _sums(tensors: list[Tensor]) -> list[Tensor]:
+    """A number for each, not finite if it is not. Norms are one launch, but slow on a CPU where squares underflow."""
+    if not tensors or tensors[0].device.type == "cpu":
+        return [t.sum() for t in tensors]
+    return list(torch._foreach_norm(tensors))
 
 
 def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:

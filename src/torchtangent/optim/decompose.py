@@ -20,8 +20,10 @@ def eigenbasis(M: Float[Tensor, "G n n"], what: str) -> tuple[Float[Tensor, "G n
     """Eigenvalues (none below zero) and eigenvectors of symmetric matrices."""
 
     def decompose(M: Tensor) -> tuple[Tensor, Tensor]:
-        values, vectors = torch.linalg.eigh(M)
-        return values.clamp(min=0), vectors
+        # For float32 matrices of this size torch has CUDA use Jacobi's method, two to three times as slow as double.
+        wide = M.double() if M.is_cuda and M.dtype == torch.float32 and M.shape[1] <= 512 else M
+        values, vectors = torch.linalg.eigh(wide)
+        return values.clamp(min=0).to(M.dtype), vectors.to(M.dtype)
 
     return _persist(decompose, M, what)
 

@@ -60,8 +60,8 @@ class Step:
 
 
 def directions(plan: Plan, method: Method, step: Step, ranks: Ranks) -> tuple[dict[str, Tensor], dict[str, State]]:
-    """Preconditioned gradients, and the states that belong to them."""
-    found = {name: g for name, g in step.full.items() if name in plan.plain}
+    """Preconditioned gradients, in memory of their own, and the states that belong to them."""
+    found = {name: g.clone() for name, g in step.full.items() if name in plan.plain}
     states = _renewed(plan, method, step, ranks)
     for layer in plan.layers:
         key = layer.key

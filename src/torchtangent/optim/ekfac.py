@@ -117,7 +117,7 @@ class Scalings(Method):
         rows, left = eigenbasis(B, f"cotangents of {layer.key}")
         columns, right = eigenbasis(A, f"inputs of {layer.key}")
         columns = layer.columns(columns)
-        values = rows.unsqueeze(2) * columns.unsqueeze(1)
+        values = layer.arrange(rows.unsqueeze(2) * columns.unsqueeze(1))
         return {"left": left, "right": right, "rows": rows, "columns": columns, "values": values}
 
     def solve(
@@ -130,7 +130,8 @@ class Scalings(Method):
             g = layer.rotate(raw, left, right)
             values = self._average(values, g, n)
         g = g if full is raw else layer.rotate(full, left, right)
-        damped = values + shift(layer.rule(self.rule), damping, state["rows"], state["columns"])
+        more = shift(layer.rule(self.rule), damping, state["rows"], state["columns"])
+        damped = values + (layer.arrange(more) if isinstance(more, Tensor) else more)
         return layer.back(g.div_(damped), left, right), {**state, "values": values}
 
     def scale(self, values: Tensor, raw: Tensor, squares: Callable[[], Tensor], n: int) -> Tensor:

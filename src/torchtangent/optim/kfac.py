@@ -84,7 +84,8 @@ class Inverses(Method):
         if rule == "single":
             rows, left = eigenbasis(B, cotangents)
             columns, right = eigenbasis(A, inputs)
-            return {"left": left, "right": right, "values": rows.unsqueeze(2) * layer.columns(columns).unsqueeze(1)}
+            values = layer.arrange(rows.unsqueeze(2) * layer.columns(columns).unsqueeze(1))
+            return {"left": left, "right": right, "values": values}
         # Means of the diagonals are all that the rules need of the eigenvalues.
         rows, columns = B.diagonal(dim1=1, dim2=2), layer.columns(A.diagonal(dim1=1, dim2=2))
         beta, alpha = shares(rule, damping, rows, columns)

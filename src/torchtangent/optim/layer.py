@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -47,8 +48,8 @@ class Layer(ABC):
     @abstractmethod
     def rotate(
         self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
-    ) -> Float[Tensor, "G O J"]:
-        """leftᵀ M right of tensors that have the shapes of the parameters, as matrices M."""
+    ) -> Float[Tensor, "G *OJ"]:
+        """leftᵀ M right of tensors that have the shapes of the parameters, as matrices M; arranged as it suits."""
 
     @abstractmethod
     def project(
@@ -58,14 +59,14 @@ class Layer(ABC):
         left: Float[Tensor, "G O O"],
         right: Float[Tensor, "G I I"],
         scale: float | Tensor,
-    ) -> tuple[Float[Tensor, "G O J"], Float[Tensor, "G O J"]]:
+    ) -> tuple[Float[Tensor, "G *OJ"], Float[Tensor, "G *OJ"]]:
         """`rotate(mean, left, right)` of the mean gradient, and Σ_n (scale · leftᵀ J_n right)² of each sample's."""
 
     @abstractmethod
     def back(
-        self, matrix: Float[Tensor, "G O J"], left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
+        self, turned: Float[Tensor, "G *OJ"], left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
     ) -> dict[str, Tensor]:
-        """left M rightᵀ, as tensors that have the shapes of the parameters."""
+        """left M rightᵀ of what `rotate` gave, as tensors of their own that have the shapes of the parameters."""
 
     @abstractmethod
     def multiply(self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]) -> dict[str, Tensor]:
@@ -74,6 +75,10 @@ class Layer(ABC):
     @abstractmethod
     def columns(self, values: Float[Tensor, "G I"]) -> Float[Tensor, "G J"]:
         """Eigenvalues of A, one for each column of a matrix."""
+
+    @abstractmethod
+    def arrange(self, matrix: Float[Tensor, "G O J"]) -> Float[Tensor, "G *OJ"]:
+        """A number for each row and column, arranged like those of `rotate`."""
 
     @abstractmethod
     def explain(self, kind: str) -> dict[str, str]:
@@ -109,11 +114,11 @@ class Weight:
         groups = module.groups if isinstance(module, _ConvNd) else 1
         return cls(name, bias, W.shape, groups, order)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return (self.name,) if self.bias is None else (self.name, self.bias)
 
-    @property
+    @cached_property
     def size(self) -> tuple[int, int]:
         """O and I."""
         group = (self.shape[0] // self.groups, *self.shape[1:])

@@ -40,7 +40,7 @@ class Matrix(Layer):
         for jacobian in jacobians:
             sums.add({self.key: jacobian})
         B, A = zip(*((_matrix(left), _matrix(right)) for left, right in sums.factors(n)), strict=True)
-        return torch.stack(B) * scale**2, torch.stack(A) * share
+        return torch.stack(B).mul_(scale**2), torch.stack(A).mul_(share)
 
     def rotate(
         self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
@@ -72,15 +72,18 @@ class Matrix(Layer):
         return self.rotate(mean, left, right), squares * rescale
 
     def back(
-        self, matrix: Float[Tensor, "G O J"], left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
+        self, turned: Float[Tensor, "G O J"], left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
     ) -> dict[str, Tensor]:
-        return self._other_half(left @ matrix, right)
+        return self._other_half(left @ turned, right)
 
     def multiply(self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]) -> dict[str, Tensor]:
         return self._other_half(self._half(left, parts), right)
 
     def columns(self, values: Float[Tensor, "G I"]) -> Float[Tensor, "G J"]:
         return values
+
+    def arrange(self, matrix: Float[Tensor, "G O J"]) -> Float[Tensor, "G O J"]:
+        return matrix
 
     def explain(self, kind: str) -> dict[str, str]:
         return self.weight.explain(kind)
@@ -148,7 +151,8 @@ class Channels(Layer):
     """A convolution whose taps count as uncorrelated (SUA, Grosse and Martens, 2016): A = diag(I_taps ⊗ A_c, 1).
 
     A_c is the second moment of the channels over the pixels of the input, and the bias stands alone. Columns are
-    ordered tap by tap, so that a product with A_c is one product of matrices.
+    ordered tap by tap, so that a product with A_c is one product of matrices. In the basis of B ⊗ A the numbers of all
+    weights come first, then those of the bias: as a column, it would let rows begin at odd addresses, slow on GPUs.
     """
 
     weight: Weight
@@ -174,10 +178,16 @@ class Channels(Layer):
 
     def rotate(
         self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
-    ) -> Float[Tensor, "G O J"]:
-        matrix = left.mT @ self._join(parts)
-        W = self._mix(matrix, right).flatten(2)
-        return W if self.weight.bias is None else torch.cat([W, matrix[:, :, -1:]], 2)
+    ) -> Float[Tensor, "G OJ"]:
+        W, b = self._by_taps(parts)
+        W = self._mix(W, right)
+        if b is None:
+            return torch.bmm(left.mT, W).flatten(1)
+        G, O, columns = W.shape
+        found = W.new_empty(G, O * (columns + 1))
+        torch.bmm(left.mT, W, out=found[:, :-O].view(W.shape))
+        torch.bmm(left.mT, b, out=found[:, -O:].unsqueeze(2))
+        return found
 
     def project(
         self,
@@ -186,45 +196,59 @@ class Channels(Layer):
         left: Float[Tensor, "G O O"],
         right: Float[Tensor, "G I I"],
         scale: float | Tensor,
-    ) -> tuple[Float[Tensor, "G O J"], Float[Tensor, "G O J"]]:
+    ) -> tuple[Float[Tensor, "G OJ"], Float[Tensor, "G OJ"]]:
         jacobians = _outers(self, passes)
         unit = _unit(jacobians)
         squares = _total([self._squares(jacobian, left / unit, right) for jacobian in jacobians])
         return self.rotate(mean, left, right), squares * (unit * scale).square()
 
     def back(
-        self, matrix: Float[Tensor, "G O J"], left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
+        self, turned: Float[Tensor, "G OJ"], left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
     ) -> dict[str, Tensor]:
-        matrix = left @ matrix
-        parts = {self.key: self.weight.tensor(self._mix(matrix, right.mT).transpose(2, 3))}
-        return parts if self.weight.bias is None else {**parts, self.weight.bias: matrix[:, :, -1].reshape(-1)}
+        G, (O, _) = self.weight.groups, self.weight.size
+        if self.weight.bias is None:
+            return self._products(turned.view(G, O * self.taps, -1), None, left, right)
+        W, b = turned[:, :-O], turned[:, -O:]
+        return self._products(W.view(G, O * self.taps, -1), b.unsqueeze(2), left, right)
 
     def multiply(self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]) -> dict[str, Tensor]:
-        return self.back(self._join(parts), left, right)
+        return self._products(*self._by_taps(parts), left, right)
 
     def columns(self, values: Float[Tensor, "G I"]) -> Float[Tensor, "G J"]:
         values = values.repeat(1, self.taps)
         return values if self.weight.bias is None else torch.cat([values, torch.ones_like(values[:, :1])], 1)
 
+    def arrange(self, matrix: Float[Tensor, "G O J"]) -> Float[Tensor, "G OJ"]:
+        if self.weight.bias is None:
+            return matrix.flatten(1)
+        return torch.cat([matrix[:, :, :-1].flatten(1), matrix[:, :, -1]], 1)
+
     def explain(self, kind: str) -> dict[str, str]:
         return self.weight.explain(kind, ", taps uncorrelated")
 
-    def _join(self, parts: Parts) -> Float[Tensor, "G O J"]:
-        """[W b]."""
-        W = self._by_taps(self.weight.matrices(parts[self.key]))
-        if self.weight.bias is None:
-            return W
-        return torch.cat([W, parts[self.weight.bias].view(self.weight.groups, -1, 1).to(W)], 2)
+    def _by_taps(self, parts: Parts) -> tuple[Float[Tensor, "G O_taps I"], Float[Tensor, "G O 1"] | None]:
+        """The weight with a row for each output and tap, and the bias."""
+        G, (O, _) = self.weight.groups, self.weight.size
+        W = parts[self.key].reshape(G, O, -1, self.taps).mT.reshape(G, O * self.taps, -1)
+        return W, None if self.weight.bias is None else parts[self.weight.bias].view(G, O, 1).to(W)
 
-    def _by_taps(self, matrix: Float[Tensor, "G O I"]) -> Float[Tensor, "G O I"]:
-        """Columns (channel, tap) → (tap, channel)."""
-        return matrix.unflatten(2, (-1, self.taps)).transpose(2, 3).flatten(2)
+    def _mix(self, W: Float[Tensor, "G O_taps I"], right: Float[Tensor, "G I I"]) -> Float[Tensor, "G O taps_I"]:
+        """Every tap's channels times `right`."""
+        return torch.bmm(W, right).view(W.shape[0], self.weight.size[0], -1)
 
-    def _mix(self, matrix: Float[Tensor, "G O J"], right: Float[Tensor, "G I I"]) -> Float[Tensor, "G O taps I"]:
-        """Every tap's channels times `right`; the bias is left out."""
-        G, O, _ = matrix.shape
-        W = matrix if self.weight.bias is None else matrix[:, :, :-1]
-        return (W.reshape(G, O * self.taps, -1) @ right).view(G, O, self.taps, -1)
+    def _products(
+        self,
+        W: Float[Tensor, "G O_taps I"],
+        b: Float[Tensor, "G O 1"] | None,
+        left: Float[Tensor, "G O O"],
+        right: Float[Tensor, "G I I"],
+    ) -> dict[str, Tensor]:
+        """left W rightᵀ of every tap, and left b, as tensors that have the shapes of the parameters."""
+        found = torch.bmm(left, self._mix(W, right.mT)).view(*left.shape[:2], self.taps, -1)
+        parts = {self.key: found.mT.contiguous().view(self.weight.shape)}  # whole groups move only if all lie alike
+        if b is not None:
+            parts[self.names[1]] = torch.bmm(left, b).view(-1)
+        return parts
 
     def _channels(self, jacobian: Outer) -> Float[Tensor, "N G I pixels"]:
         """What the channels held."""
@@ -232,7 +256,7 @@ class Channels(Layer):
             return jacobian.source.flatten(2).unflatten(1, (self.weight.groups, -1))
         return jacobian.a.unflatten(3, (-1, self.taps)).permute(0, 1, 3, 2, 4).flatten(3)
 
-    def _squares(self, jacobian: Outer, left: Tensor, right: Tensor) -> Float[Tensor, "G O J"]:
+    def _squares(self, jacobian: Outer, left: Tensor, right: Tensor) -> Float[Tensor, "G OJ"]:
         """Rotating the channels of every pixel rotates the channels of every patch."""
         G = self.weight.groups
         d = jacobian.d @ left.view(1, G, 1, *left.shape[1:])
@@ -243,10 +267,8 @@ class Channels(Layer):
         else:
             a = jacobian.a.unflatten(3, (-1, self.taps))
             total = jacobian.at(torch.einsum("ngsct,gce->ngset", a, right).flatten(3), d).square_sum_matrix()
-        total = self._by_taps(total)
-        if self.weight.bias is None:
-            return total
-        return torch.cat([total, d.sum(3).square().sum((0, 2)).unsqueeze(2)], 2)
+        total = total.unflatten(2, (-1, self.taps)).mT.flatten(1)
+        return total if self.weight.bias is None else torch.cat([total, d.sum(3).square().sum((0, 2))], 1)
 
 
 def _outers(layer: Layer, passes: Passes) -> list[Outer]:

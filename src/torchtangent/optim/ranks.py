@@ -31,10 +31,6 @@ class Ranks:
             dist.all_reduce(t, group=self.group)
         return t
 
-    def all(self, fine: Tensor) -> bool:
-        """Whether it is so on all ranks."""
-        return bool(fine) if self.size == 1 else int(self.total(fine.int())) == self.size
-
     def count(self, n: int, like: Tensor) -> int:
         """The sum of an integer over all ranks."""
         if self.size == 1:

@@ -66,18 +66,22 @@ class Vector(Layer):
         return self.rotate(mean, left, right), squares
 
     def back(
-        self, matrix: Float[Tensor, "G 1 J"], left: Float[Tensor, "G 1 1"], right: Float[Tensor, "G J J"]
+        self, turned: Float[Tensor, "G 1 J"], left: Float[Tensor, "G 1 1"], right: Float[Tensor, "G J J"]
     ) -> dict[str, Tensor]:
-        found = (matrix @ right.mT).squeeze(1)
+        found = (turned @ right.mT).squeeze(1)
         sizes = [shape.numel() for shape in self.shapes.values()]
         pieces = found.unbind(1) if self.apart else found[0].split(sizes)
-        return {name: piece.reshape(shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
+        named = zip(self.shapes.items(), pieces, strict=True)
+        return {name: piece.contiguous().view(shape) for (name, shape), piece in named}
 
     def multiply(self, parts: Parts, left: Float[Tensor, "G 1 1"], right: Float[Tensor, "G J J"]) -> dict[str, Tensor]:
         return self.back(self._join(parts), left, right)
 
     def columns(self, values: Float[Tensor, "G J"]) -> Float[Tensor, "G J"]:
         return values
+
+    def arrange(self, matrix: Float[Tensor, "G 1 J"]) -> Float[Tensor, "G 1 J"]:
+        return matrix
 
     def explain(self, kind: str) -> dict[str, str]:
         size = sum(shape.numel() for shape in self.shapes.values())

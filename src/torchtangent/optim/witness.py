@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from torchtangent.jacobians.factors import LayerJacobian, Outer
+from torchtangent.optim.layer import Weight
 
 _TOLERANCE = {torch.float64: 1e-6}
 
@@ -43,17 +45,24 @@ class Witness:
         self.total = {}
 
     def denied(self, found: Mapping[str, Sequence[LayerJacobian]], rounding: float) -> list[str]:
-        """The parameters for which Σ_n J_n differs from the gradient by more than the rounding of its terms."""
+        """The parameters for which Σ_n J_n differs from the gradient by more than the rounding of its terms.
+
+        Matrices are compared by what they make of one random vector r.
+        """
         if not found:
             return []
         errors, sizes = {}, {}
+        directions = {name: _direction(jacobians[0]) for name, jacobians in found.items()}
         for name, jacobians in found.items():
-            errors[name] = _norm(sum(_sum(part) for part in _pieces(jacobians)) - self.total[name])
-            sizes[name] = _norm(self.total[name])
+            r = directions[name]
+            total = _times(jacobians[0], self.total[name], r)
+            errors[name] = _norm(sum(_sum(part, r) for part in _pieces(jacobians)) - total)
+            sizes[name] = _norm(total)
         doubtful = _larger(errors, sizes, rounding)
         # The terms are at least as large as their sum, and only looked at where it does not already tell.
         for name in doubtful:
-            sizes[name] = _norm(sum(_sum(part.magnitude()) for part in _pieces(found[name])))
+            r = directions[name].abs()
+            sizes[name] = _norm(sum(_sum(part.magnitude(), r) for part in _pieces(found[name])))
         return _larger({name: errors[name] for name in doubtful}, sizes, rounding)
 
 
@@ -85,6 +94,22 @@ def _pieces(jacobians: Sequence[LayerJacobian]) -> Iterator[LayerJacobian]:
             yield jacobian
 
 
-def _sum(jacobian: LayerJacobian) -> Tensor:
-    one = jacobian.d.new_ones(jacobian.samples, jacobian.outputs)
-    return jacobian.pullback(one)
+def _direction(jacobian: LayerJacobian) -> Float[Tensor, "I"]:
+    """r, the same at every call; of no length where the parameter is no matrix."""
+    size = jacobian.shape.numel() // (jacobian.groups * jacobian.d.shape[4]) if isinstance(jacobian, Outer) else 0
+    return torch.randn(size, generator=torch.Generator().manual_seed(0), device="cpu").to(jacobian.d)
+
+
+def _sum(jacobian: LayerJacobian, r: Float[Tensor, "I"]) -> Tensor:
+    """Σ_n J_n, times r if it is a matrix."""
+    if isinstance(jacobian, Outer):
+        return torch.einsum("ngcso,ngs->go", jacobian.d, jacobian.a @ r)
+    return jacobian.pullback(jacobian.d.new_ones(jacobian.samples, jacobian.outputs))
+
+
+def _times(jacobian: LayerJacobian, total: Tensor, r: Float[Tensor, "I"]) -> Tensor:
+    """A gradient, times r if it is a matrix."""
+    if not isinstance(jacobian, Outer):
+        return total
+    weight = Weight("", None, jacobian.shape, jacobian.groups, jacobian.order)
+    return weight.matrices(total).to(r) @ r
