@@ -16,8 +16,8 @@ smoke: .venv/installed
 
 # Everything, then a part of it again with shapes checked at every call.
 test: lint
-	$(BIN)/pytest -n 2 --dist loadgroup -q src tests
-	TORCHTANGENT_SHAPES=1 $(BIN)/pytest -n 2 --dist loadgroup -q tests
+	$(BIN)/pytest -n 2 --dist worksteal -q src tests
+	TORCHTANGENT_SHAPES=1 $(BIN)/pytest -n 2 --dist worksteal -q tests
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -1,7 +1,8 @@
 """What every test shares: one thread per worker, a fixed seed, and shape checks where they are asked for.
 
 With `TORCHTANGENT_SHAPES=1` every annotated function of the library checks its shapes (where beartype is installed).
-That takes several times as long, so each test then runs for its first case only; `make test` runs both.
+That takes several times as long, so each test then runs for its first case only, and not at all where it says nothing
+new about shapes; `make test` runs both.
 """
 
 from __future__ import annotations
@@ -15,10 +16,28 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
-ELSEWHERE = {"test_examples.py", "test_out.py", "test_store.py"}
 SHAPES = bool(os.environ.get("TORCHTANGENT_SHAPES")) and importlib.util.find_spec("beartype") is not None
 if SHAPES:
     install_import_hook("torchtangent", "beartype.beartype")
+
+# The lab, and what runs mostly in other processes.
+collect_ignore = ["lab", "test_examples.py", "kernel/test_out.py", "kernel/test_store.py"] if SHAPES else []
+
+# Statistics and training of hundreds of calls with the same shapes, compilers, and other processes.
+SAME_SHAPES = {
+    "test_a_compiled_model",
+    "test_compile",
+    "test_importing_leaves_the_compiler_alone",
+    "test_noise_directions_freeze",
+    "test_nystrom_error_from_few_columns",
+    "test_projection_error_is_known_and_falls",
+    "test_projections_are_unbiased",
+    "test_sampled_converges_at_one_over_root_s",
+    "test_sampled_curvature_is_unbiased",
+    "test_sampled_representations_are_unbiased",
+    "test_top_eigenpairs_of_many_samples",
+    "test_two_ranks_are_one_process_on_the_joint_batch",
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,21 +47,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With shape checks, the first case of each test, and none of the lab or that runs mostly in other processes."""
+    """With shape checks, the first case of each test."""
     if not SHAPES:
         return
-    first = {item.nodeid.partition("[")[0]: item for item in reversed(items)}.values()
-    chosen = [
-        item for item in items if item in first and item.path.name not in ELSEWHERE and item.path.parent.name != "lab"
-    ]
+    first = {item.nodeid.partition("[")[0]: item for item in reversed(items)}
+    chosen = {item for item in first.values() if item.name.partition("[")[0] not in SAME_SHAPES}
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-    items[:] = chosen
+    items[:] = [item for item in items if item in chosen]
 
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     """Every test starts from the same global random state."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed takes 1 ms to note a traceback for absent devices
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(0)
 
 
 @pytest.fixture

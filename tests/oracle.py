@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
 import torch
+from cases import Case
 from torch import Tensor, nn
 
 Inputs = Tensor | tuple[Any, ...] | dict[str, Any]
@@ -79,6 +81,12 @@ def jacobian(
             rows = torch.stack([_row(entry, parameters) for entry in f.flatten()])
             samples.append(rows.reshape(*f.shape, -1))
     return torch.stack(samples).detach()
+
+
+@cache
+def jacobian_of(case: Case) -> Tensor:
+    """J of a model of the zoo, once for all tests: a build is always the same."""
+    return jacobian(*case.build())
 
 
 def outputs(model: nn.Module, inputs: Inputs, output: Output = None) -> Tensor:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import os
+import random
+import resource
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from children import CHILDREN
+from torch import distributed, nn
 
 import torchtangent as tt
 from torchtangent.jacobians.factors import LayerJacobian
+from torchtangent.kernel import plan
 from torchtangent.kernel.job import Held, Job
 from torchtangent.kernel.store import KernelStore
 from torchtangent.kernel.tiles import Tile
-
-TESTS = Path(__file__).parent
 
 
 def problem(n: int = 13) -> tuple[nn.Module, torch.Tensor]:
@@ -31,8 +33,6 @@ def problem(n: int = 13) -> tuple[nn.Module, torch.Tensor]:
 
 
 def small_tiles(monkeypatch: pytest.MonkeyPatch, edge: int = 4) -> None:
-    from torchtangent.kernel import plan
-
     monkeypatch.setattr(plan, "_EDGE", {"cpu": edge, "cuda": edge})
 
 
@@ -104,52 +104,49 @@ def test_another_function_of_the_same_parameters_is_refused(tmp_path: Path) -> N
         tt.ntk(model, (x, False), out=tmp_path / "L.npy")
 
 
-WORKER = """
-import os, signal, sys, torch
-sys.path.insert(0, {tests!r})
-import torchtangent as tt
-from torchtangent.kernel import plan
-from torchtangent.kernel.store import KernelStore
-from test_out import problem
-plan._EDGE = {{"cpu": 4, "cuda": 4}}
-torch.set_num_threads(1)
-torch.distributed.init_process_group("gloo")
-if {fail} and torch.distributed.get_rank() == 1 and not os.path.exists({flag!r}):
-    open({flag!r}, "w").close()
-    write, count = KernelStore.write, []
-    def dying(self, tile, block):
+def write_share(path: Path, precision: str, meeting: Path, rank: int, last: int | None) -> None:
+    """What one of two ranks does; with `last`, it is killed when it has written so many tiles."""
+    torch.set_num_threads(1)
+    plan._EDGE = {"cpu": 4, "cuda": 4}
+    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    write, written = KernelStore.write, []
+
+    def count(self: KernelStore, tile: Tile, block: torch.Tensor) -> None:
         write(self, tile, block)
-        count.append(tile)
-        if len(count) == 2:
+        written.append(tile)
+        if len(written) == last:
             os.kill(os.getpid(), signal.SIGKILL)
-    KernelStore.write = dying
-model, x = problem(40)
-tt.ntk(model, x, out={path!r}, precision={precision!r})
-"""
 
-
-def start(script: Path) -> subprocess.Popen:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True)
+    KernelStore.write = count
+    model, x = problem(40)
+    tt.ntk(model, x, out=path, precision=precision)
+    assert written
+    distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize(("fail", "precision"), [(False, "float16"), (True, "float32")])
 def test_two_ranks_share_the_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail: bool, precision: str) -> None:
     """Also when one of them is killed half-way: both are started again and go on from the store."""
-    path, flag = tmp_path / "K.npy", tmp_path / "died"
-    script = tmp_path / "worker.py"
-    values = {"tests": str(TESTS), "path": str(path), "flag": str(flag), "precision": precision}
-    script.write_text(WORKER.format(fail=fail, **values))
+    path = tmp_path / "K.npy"
+
+    def start(meeting: str, *last: int | None) -> list[BaseProcess]:
+        arguments = [(path, precision, tmp_path / meeting, rank, last[rank]) for rank in range(2)]
+        ranks = [CHILDREN.Process(target=write_share, args=given) for given in arguments]
+        for process in ranks:
+            process.start()
+        return ranks
+
     if fail:
-        run = start(script)
-        run.communicate(timeout=120)
-        assert run.returncode != 0
+        first, second = start("meeting", None, 2)
+        second.join(120)
+        first.kill()  # as torchrun does
+        first.join()
+        assert second.exitcode == -signal.SIGKILL
         with pytest.raises((ValueError, OSError)):
             tt.load_kernel(path)
-    run = start(script)
-    _, errors = run.communicate(timeout=120)
-    assert run.returncode == 0, errors[-2000:]
-    assert flag.exists() == fail
+    for process in start("again", None, None):
+        process.join(120)
+        assert process.exitcode == 0
     small_tiles(monkeypatch)
     model, x = problem(40)
     K = torch.from_numpy(np.array(tt.load_kernel(path, verify=True)))
@@ -157,39 +154,37 @@ def test_two_ranks_share_the_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(K, expected, rtol=0, atol=1e-6 * float(expected.abs().max()))
 
 
+def write_all(path: Path, begun: Connection) -> None:
+    """The whole kernel in small tiles; says when one is written."""
+    torch.set_num_threads(1)
+    plan._EDGE = {"cpu": 4, "cuda": 4}
+    model, x = problem(100)
+    tt.ntk(model, x, out=path, progress=lambda done, total: begun.send(done))
+
+
 def test_killed_at_random_moments_the_result_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGKILL 20 times while tiles are computed and written, then let it finish."""
-    path, script = tmp_path / "K.npy", tmp_path / "worker.py"
-    text = f"""
-import os, sys, time, torch
-sys.path.insert(0, {str(TESTS)!r})
-import torchtangent as tt
-from torchtangent.kernel import plan
-from test_out import problem
-plan._EDGE = {{"cpu": 4, "cuda": 4}}
-torch.set_num_threads(1)
-model, x = problem(160)
-for pause in [float(p) for p in sys.argv[1:]]:  # a child each time: torch is imported only once
-    child = os.fork()
-    if not child:
-        tt.ntk(model, x, out={str(path)!r})
-        os._exit(0)
-    if pause:
-        time.sleep(pause)
-        os.kill(child, {signal.SIGKILL.value})
-    done = os.waitpid(child, 0)[1]
-    assert pause or done == 0
-    assert pause or os.path.exists({str(path)!r})
-"""
-    script.write_text(text)
-    generator = torch.Generator().manual_seed(int(time.time()))
-    pauses = [*(torch.rand(20, generator=generator) * 0.4 + 0.01).tolist(), 0]
-    done = subprocess.run([sys.executable, str(script), *map(str, pauses)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
+    """SIGKILL up to 20 times while tiles are computed and written, then let it finish."""
+    path, dice, kills = tmp_path / "K.npy", random.Random(), 0
+    while kills < 20:
+        begun, sender = CHILDREN.Pipe(duplex=False)
+        process = CHILDREN.Process(target=write_all, args=(path, sender))
+        process.start()
+        begun.recv()
+        time.sleep(dice.uniform(0, 0.03))
+        process.kill()
+        process.join()
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        assert not path.exists()
+        kills += 1
+    assert kills
     small_tiles(monkeypatch)
     torch.set_num_threads(1)
-    model, x = problem(160)
+    model, x = problem(100)
+    K = tt.ntk(model, x, out=path)
     assert torch.from_numpy(np.array(tt.load_kernel(path, verify=True))).equal(tt.ntk(model, x))
+    assert np.array_equal(K, np.load(path))
 
 
 def test_a_budget_too_small_names_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,30 +197,28 @@ def test_a_budget_too_small_names_the_least(monkeypatch: pytest.MonkeyPatch) -> 
         tt.ntk(model, x, max_memory=least // 2)
 
 
-MEMORY = """
-import resource, sys, torch
-from torch import nn
-import torchtangent as tt
-torch.set_num_threads(1)
-torch.manual_seed(0)
-body = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten())
-model = nn.Sequential(body, nn.Linear(32 * 144, 64), nn.ReLU(), nn.Linear(64, int(sys.argv[3])))
-x = torch.randn(int(sys.argv[2]), 3, 16, 16)
-tt.ntk(model, x[:3])
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-before = peak()
-tt.ntk(model, x, max_memory=int(sys.argv[1]))
-print(peak() - before)
-"""
+def peak_of(budget: int, samples: int, outputs: int, found: Connection) -> None:
+    """Send how far a kernel raises this process's peak of resident memory, in bytes."""
+    torch.set_num_threads(1)
+    body = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten())
+    model = nn.Sequential(body, nn.Linear(32 * 144, 64), nn.ReLU(), nn.Linear(64, outputs))
+    x = torch.randn(samples, 3, 16, 16)
+    tt.ntk(model, x[:3])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    tt.ntk(model, x, max_memory=budget)
+    found.send((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10)
 
 
 @pytest.mark.parametrize(("megabytes", "samples", "outputs"), [(60, 1000, 1), (250, 3000, 1), (200, 300, 10)])
 def test_resident_memory_stays_within_the_budget(megabytes: int, samples: int, outputs: int) -> None:
     """Kept whole, each of these would take gigabytes: 36 kB of activations and 5 to 50 kB of factors for a sample."""
-    command = [sys.executable, "-c", MEMORY, str(megabytes << 20), str(samples), str(outputs)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert int(done.stdout) <= 1.1 * (megabytes << 20), f"{int(done.stdout) >> 20} MiB of {megabytes}"
+    receiver, sender = CHILDREN.Pipe(duplex=False)
+    process = CHILDREN.Process(target=peak_of, args=(megabytes << 20, samples, outputs, sender))
+    process.start()
+    process.join(120)
+    assert process.exitcode == 0
+    peak = receiver.recv()
+    assert 0 < peak <= 1.1 * (megabytes << 20), f"{peak >> 20} MiB of {megabytes}"
 
 
 def test_out_of_memory_halves_the_tiles_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

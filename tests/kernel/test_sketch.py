@@ -77,7 +77,7 @@ class Items(Dataset):
 def test_every_model(case: Case) -> None:
     """Products with few columns, each differentiated, and with many, for which J is formed; and projections."""
     model, x, output = case.build()
-    J = oracle.jacobian(model, x, output).flatten(0, -2)
+    J = oracle.jacobian_of(case).flatten(0, -2)
     K = sketch.operator(model, x, output=output)
     V = torch.randn(len(J), J.shape[0] + 1, dtype=torch.float64)
     assert_close(K @ V, J @ (J.T @ V))

@@ -6,7 +6,6 @@ import errno
 import io
 import itertools
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from children import CHILDREN
 from torch import Tensor
 
 from torchtangent.jacobians.inputs import TangentWarning
@@ -29,10 +29,6 @@ from torchtangent.kernel.identity import content_hash
 from torchtangent.kernel.store import KernelStore, load_kernel
 from torchtangent.kernel.tilefile import HEADER
 from torchtangent.kernel.tiles import Tile
-
-# Children are forked from one clean process that has torch, not from pytest and its threads.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["pytest", "torchtangent.kernel.store"])
 
 SHAPES = [(7, 5), (5, 4, 3), (5, 4, 2, 2), (7, 7), (6, 6, 3), (6, 6, 3, 3)]
 
@@ -185,7 +181,7 @@ def work_until(call: int, path: Path, K: Tensor, log: Path) -> None:
 
 def run(target: Callable[..., None], *args: Any) -> int | None:
     """The exit code of a function in a child."""
-    process = PROCESSES.Process(target=target, args=args)
+    process = CHILDREN.Process(target=target, args=args)
     process.start()
     process.join()
     return process.exitcode
@@ -232,8 +228,8 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         path.parent.mkdir()
         left = 10**6
         while True:
-            receiver, sender = PROCESSES.Pipe(duplex=False)
-            process = PROCESSES.Process(target=work, args=(path, K, 0.001, sender))
+            receiver, sender = CHILDREN.Pipe(duplex=False)
+            process = CHILDREN.Process(target=work, args=(path, K, 0.001, sender))
             process.start()
             receiver.recv()
             time.sleep(dice.uniform(0, 0.08))
@@ -260,7 +256,7 @@ def write_share(path: Path, K: Tensor, rank: int) -> None:
 def test_two_processes_write_at_once(path: Path) -> None:
     K = kernel(16, 16)
     store = begin(path, K)
-    ranks = [PROCESSES.Process(target=write_share, args=(path, K, rank)) for rank in range(2)]
+    ranks = [CHILDREN.Process(target=write_share, args=(path, K, rank)) for rank in range(2)]
     for process in ranks:
         process.start()
     for process in ranks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,17 +14,15 @@ from torchtangent.lab.runner import reproduce
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests of the lab in one worker: they wait for the same run."""
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.xdist_group("lab"))
+    """Tests of the lab come first: many need the run below, for which a second worker would have to wait."""
+    items.sort(key=lambda item: not item.path.is_relative_to(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")
-def all_runs(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+def all_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every registered study, run once at the `test` scale for all workers together."""
     base = tmp_path_factory.getbasetemp()
-    root = (base if worker_id == "master" else base.parent) / "all-runs"
+    root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "all-runs"
     with FileLock(f"{root}.lock"):
         for study in registry().values():
             outcome = reproduce(study, "test", root, long=True)

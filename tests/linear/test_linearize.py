@@ -74,7 +74,7 @@ X = torch.randn(4, 1, 3, 3, generator=torch.Generator().manual_seed(0), dtype=to
 @pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())
 def test_it_is_the_expansion(case: Case) -> None:
     model, x, output = case.build()
-    f0, J = oracle.outputs(model, x, output), oracle.jacobian(model, x, output)
+    f0, J = oracle.outputs(model, x, output), oracle.jacobian_of(case)
     lin = linearize(model, output=output)
     assert_close(oracle.forward(lin, x), f0)
     u = torch.randn_like(f0)
@@ -89,9 +89,8 @@ def test_it_is_the_expansion(case: Case) -> None:
 @pytest.mark.parametrize("name", ["lenet", "batchnorm2d", "tied-embedding-and-output", *SLOW, *SMOOTH])
 def test_float32_and_no_bias(name: str) -> None:
     """Single precision takes other kernels (of LSTM and attention)."""
-    model, x, output = ZOO[name].build()
-    J = oracle.jacobian(model, x, output)
-    small, x32, _ = ZOO[name].build(torch.float32)
+    J = oracle.jacobian_of(ZOO[name])
+    small, x32, output = ZOO[name].build(torch.float32)
     lin = moved(linearize(small, bias=False, output=output))
     assert_close(oracle.forward(lin, x32), J @ flat(lin).double(), 1e-5)
     with torch.no_grad():
