@@ -1,7 +1,7 @@
 """Whole architectures drawn at random, compared with the oracle.
 
-`FUZZ_EXAMPLES=2000 pytest tests/test_fuzz.py` draws that many, without it 480 in two shards (half a minute each), and 40 where
-shapes are checked at every call, which takes several times as long. `FUZZ_SEED` (0 if unset) fixes the draws: a
+`FUZZ_EXAMPLES=2000 pytest tests/test_fuzz.py` draws that many, without it 480 in two shards of half a minute, and 40
+where shapes are checked at every call, which takes several times as long. `FUZZ_SEED` (0 if unset) fixes the draws: a
 failure is found again with the same seed, and hypothesis shrinks it to the smallest network that still fails.
 """
 
