@@ -40,3 +40,13 @@ def test_drawings_are_reproducible_and_their_identifiers_differ() -> None:
 def test_series_differ_without_colour() -> None:
     looks = [(str(style.series(i)["linestyle"]), style.series(i)["marker"]) for i in range(len(style.SERIES))]
     assert len(set(looks)) == len(looks)
+
+
+def test_markers_of_one_style_have_it_once() -> None:
+    figure, axes = style.panel()
+    for color, marker in zip(style.SERIES[:2], "os", strict=True):
+        axes.plot(range(100), range(100), marker, color=color)
+    text = style.to_svg(figure, "markers")
+    for color in style.SERIES[:2]:
+        assert text.count(f"fill: var({style.VARIABLES[color]}, {color})") <= 2  # and where the marker is defined
+    assert text.count("<use") >= 200

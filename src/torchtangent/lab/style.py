@@ -111,7 +111,10 @@ def to_svg(figure: Figure, name: str, alt: str = "") -> str:
     # Identifiers of groups ("axes_1", "patch_2") repeat from drawing to drawing and nothing refers to them.
     text = re.sub(r'<g id="[^"]*"', "<g", text)
     text = re.sub(r"\n\s+", "\n", text)
-    text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)  # hundredths of a point
+    # Hundredths of a point are enough, and of markers in a row, maybe thousands, all have their style in common.
+    text = re.sub(r' (d|x|y)="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), text)
+    alike = r'<use [^>]* style="([^"]*)"/>\n(?:<use [^>]* style="\1"/>\n)+'
+    text = re.sub(alike, lambda run: f'<g style="{run[1]}">\n{_without(run[0], run[1])}</g>\n', text)
     head = f'<svg class="plot" role="img" aria-label="{_escape(alt)}"'
     text = re.sub(r'<svg( [^>]*?)? width="[^"]*"', r"<svg\1", text, count=1)
     text = re.sub(r'^(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
@@ -131,6 +134,10 @@ def share_glyphs(page: str) -> str:
     hidden = 'width="0" height="0" style="position: absolute" aria-hidden="true"'
     shared = f"<svg {hidden}><defs>{''.join(glyphs.values())}</defs></svg>"
     return page.replace("<body>", f"<body>{shared}", 1)
+
+
+def _without(uses: str, style: str) -> str:
+    return uses.replace(f' style="{style}"', "")
 
 
 def _escape(text: str) -> str:
