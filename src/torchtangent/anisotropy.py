@@ -21,7 +21,6 @@ from torchtangent.operators import ImplicitOperator
 __all__ = ["Directions", "MixedDerivative", "directions"]
 
 _BUDGET = 256 << 20  # bytes of vectors in parameter space, and of activations, at a time
-_ON_A_GPU = 16  # times as many there, where few samples at a time are slow
 _COLUMNS = 64  # products made at once, at most
 _PASSES = 4  # traces that the graph of a second derivative is about as large as
 _KINKED = (
@@ -157,9 +156,8 @@ class MixedDerivative:
         self.shape = (capture.space.size, self._x[0].numel())
         self.input_shape = self._x.shape[1:]
         # As many columns at once, and then as many samples, as the budget allows.
-        budget = _BUDGET * (_ON_A_GPU if p.is_cuda else 1)
-        self._columns = min(_COLUMNS, max(1, capture.budget(budget) // (self.shape[0] * p.element_size())))
-        self._samples = capture.samples_within(budget, _PASSES * self._columns)
+        self._columns = min(_COLUMNS, max(1, capture.budget(_BUDGET) // (self.shape[0] * p.element_size())))
+        self._samples = capture.samples_within(_BUDGET, _PASSES * self._columns)
         self._batched = True  # backward passes of several columns can run as one
 
     def gram(self, V: Float[Tensor, "d K"]) -> Float[Tensor, "d K"]:

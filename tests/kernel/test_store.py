@@ -7,7 +7,6 @@ import io
 import itertools
 import json
 import os
-import random
 import shutil
 import signal
 import time
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from children import CHILDREN
+from children import CHILDREN, killed
 from torch import Tensor
 
 from torchtangent.jacobians.inputs import TangentWarning
@@ -221,23 +220,12 @@ def test_killed_at_every_system_call(tmp_path: Path, begun: str) -> None:
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     """Twenty kills by the clock, several on the way to each kernel; no tile that was written is lost."""
     K = kernel(16, 16)
-    dice = random.Random(0)
     kills = 0
     for attempt in itertools.count():
         path = tmp_path / str(attempt) / "K.npy"
         path.parent.mkdir()
         left = 10**6
-        while True:
-            receiver, sender = CHILDREN.Pipe(duplex=False)
-            process = CHILDREN.Process(target=work, args=(path, K, 0.001, sender))
-            process.start()
-            receiver.recv()
-            time.sleep(dice.uniform(0, 0.08))
-            process.kill()
-            process.join()
-            if process.exitcode == 0:
-                break
-            assert process.exitcode == -signal.SIGKILL
+        while killed(work, path, K, 0.001, within=0.08):
             kills += 1
             pending = len(begin(path, K).pending())
             assert pending <= left
