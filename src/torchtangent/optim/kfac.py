@@ -9,10 +9,10 @@ from typing import Any, Unpack, final
 from torch import Tensor, nn
 
 from torchtangent.curvature.cotangents import check_choice
+from torchtangent.optim.channels import Channels
 from torchtangent.optim.damping import DAMPINGS, Adaptive, shares
 from torchtangent.optim.decompose import eigenbasis, inverse
 from torchtangent.optim.layer import Layer, Parts
-from torchtangent.optim.matrix import Channels
 from torchtangent.optim.method import Method, Project, State
 from torchtangent.optim.options import Options
 from torchtangent.optim.preconditioned import Preconditioned

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import final
 
@@ -35,7 +35,7 @@ class Matrix(Layer):
     def moments(
         self, passes: Passes, n: int, share: float, scale: float | Tensor
     ) -> tuple[Float[Tensor, "G O O"], Float[Tensor, "G I I"]]:
-        jacobians = _outers(self, passes)
+        jacobians = outers(self, passes)
         sums = self._sums(jacobians[0])
         for jacobian in jacobians:
             sums.add({self.key: jacobian})
@@ -55,8 +55,8 @@ class Matrix(Layer):
         right: Float[Tensor, "G I I"],
         scale: float | Tensor,
     ) -> tuple[Float[Tensor, "G O J"], Float[Tensor, "G O J"]]:
-        jacobians = _outers(self, passes)
-        unit = _unit(jacobians)
+        jacobians = outers(self, passes)
+        unit = size_of(jacobians)
         rescale = (unit * scale).square()
         if len(jacobians) == 1 and _vectors(jacobians[0]):
             d, a = self._rotated_vectors(jacobians[0], left[0], right[0])
@@ -68,7 +68,7 @@ class Matrix(Layer):
             # Σ_n (d aᵀ)² = (Σ_n d²)ᵀ a², entry by entry.
             squares = (d.div_(unit).square_().mT @ a.square_()).unsqueeze(0)
             return g, squares.mul_(rescale)
-        squares = _total([self._squares(jacobian, left / unit, right) for jacobian in jacobians])
+        squares = summed([self._squares(jacobian, left / unit, right) for jacobian in jacobians])
         return self.rotate(mean, left, right), squares * rescale
 
     def back(
@@ -145,139 +145,13 @@ class Matrix(Layer):
         return c if error <= 100 * torch.finfo(v.dtype).eps * terms else None
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Channels(Layer):
-    """A convolution whose taps count as uncorrelated (SUA, Grosse and Martens, 2016): A = diag(I_taps ⊗ A_c, 1).
-
-    A_c is the second moment of the channels over the pixels of the input, and the bias stands alone. Columns are
-    ordered tap by tap, so that a product with A_c is one product of matrices. In the basis of B ⊗ A the numbers of all
-    weights come first, then those of the bias: as a column, it would let rows begin at odd addresses, slow on GPUs.
-    """
-
-    weight: Weight
-    taps: int
-
-    @property
-    def names(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.weight.names
-
-    def rule(self, chosen: str) -> str:
-        return chosen
-
-    def moments(
-        self, passes: Passes, n: int, share: float, scale: float | Tensor
-    ) -> tuple[Float[Tensor, "G O O"], Float[Tensor, "G I I"]]:
-        inputs, cotangents, pixels = [], [], 0
-        for jacobian in _outers(self, passes):
-            x = self._channels(jacobian)
-            pixels += x.shape[0] * x.shape[3]
-            inputs.append(_gram(x.mT))
-            cotangents.append(_gram(jacobian.d.flatten(2, 3)))
-        return _total(cotangents) * (scale**2 / n), _total(inputs) * (share / pixels)
-
-    def rotate(
-        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
-    ) -> Float[Tensor, "G OJ"]:
-        W, b = self._by_taps(parts)
-        W = self._mix(W, right)
-        if b is None:
-            return torch.bmm(left.mT, W).flatten(1)
-        G, O, columns = W.shape
-        found = W.new_empty(G, O * (columns + 1))
-        torch.bmm(left.mT, W, out=found[:, :-O].view(W.shape))
-        torch.bmm(left.mT, b, out=found[:, -O:].unsqueeze(2))
-        return found
-
-    def project(
-        self,
-        mean: Parts,
-        passes: Passes,
-        left: Float[Tensor, "G O O"],
-        right: Float[Tensor, "G I I"],
-        scale: float | Tensor,
-    ) -> tuple[Float[Tensor, "G OJ"], Float[Tensor, "G OJ"]]:
-        jacobians = _outers(self, passes)
-        unit = _unit(jacobians)
-        squares = _total([self._squares(jacobian, left / unit, right) for jacobian in jacobians])
-        return self.rotate(mean, left, right), squares * (unit * scale).square()
-
-    def back(
-        self, turned: Float[Tensor, "G OJ"], left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
-    ) -> dict[str, Tensor]:
-        G, (O, _) = self.weight.groups, self.weight.size
-        if self.weight.bias is None:
-            return self._products(turned.view(G, O * self.taps, -1), None, left, right)
-        W, b = turned[:, :-O], turned[:, -O:]
-        return self._products(W.view(G, O * self.taps, -1), b.unsqueeze(2), left, right)
-
-    def multiply(self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]) -> dict[str, Tensor]:
-        return self._products(*self._by_taps(parts), left, right)
-
-    def columns(self, values: Float[Tensor, "G I"]) -> Float[Tensor, "G J"]:
-        values = values.repeat(1, self.taps)
-        return values if self.weight.bias is None else torch.cat([values, torch.ones_like(values[:, :1])], 1)
-
-    def arrange(self, matrix: Float[Tensor, "G O J"]) -> Float[Tensor, "G OJ"]:
-        if self.weight.bias is None:
-            return matrix.flatten(1)
-        return torch.cat([matrix[:, :, :-1].flatten(1), matrix[:, :, -1]], 1)
-
-    def explain(self, kind: str) -> dict[str, str]:
-        return self.weight.explain(kind, ", taps uncorrelated")
-
-    def _by_taps(self, parts: Parts) -> tuple[Float[Tensor, "G O_taps I"], Float[Tensor, "G O 1"] | None]:
-        """The weight with a row for each output and tap, and the bias."""
-        G, (O, _) = self.weight.groups, self.weight.size
-        W = parts[self.key].reshape(G, O, -1, self.taps).mT.reshape(G, O * self.taps, -1)
-        return W, None if self.weight.bias is None else parts[self.weight.bias].view(G, O, 1).to(W)
-
-    def _mix(self, W: Float[Tensor, "G O_taps I"], right: Float[Tensor, "G I I"]) -> Float[Tensor, "G O taps_I"]:
-        """Every tap's channels times `right`."""
-        return torch.bmm(W, right).view(W.shape[0], self.weight.size[0], -1)
-
-    def _products(
-        self,
-        W: Float[Tensor, "G O_taps I"],
-        b: Float[Tensor, "G O 1"] | None,
-        left: Float[Tensor, "G O O"],
-        right: Float[Tensor, "G I I"],
-    ) -> dict[str, Tensor]:
-        """left W rightᵀ of every tap, and left b, as tensors that have the shapes of the parameters."""
-        found = torch.bmm(left, self._mix(W, right.mT)).view(*left.shape[:2], self.taps, -1)
-        parts = {self.key: found.mT.contiguous().view(self.weight.shape)}  # whole groups move only if all lie alike
-        if b is not None:
-            parts[self.names[1]] = torch.bmm(left, b).view(-1)
-        return parts
-
-    def _channels(self, jacobian: Outer) -> Float[Tensor, "N G I pixels"]:
-        """What the channels held."""
-        if isinstance(jacobian.locate, Patches):
-            return jacobian.source.flatten(2).unflatten(1, (self.weight.groups, -1))
-        return jacobian.a.unflatten(3, (-1, self.taps)).permute(0, 1, 3, 2, 4).flatten(3)
-
-    def _squares(self, jacobian: Outer, left: Tensor, right: Tensor) -> Float[Tensor, "G OJ"]:
-        """Rotating the channels of every pixel rotates the channels of every patch."""
-        G = self.weight.groups
-        d = jacobian.d @ left.view(1, G, 1, *left.shape[1:])
-        if isinstance(jacobian.locate, Patches):
-            x = self._channels(jacobian)
-            turned = (right.mT @ x).reshape(jacobian.source.shape)
-            total = replace(jacobian, source=turned, d=d).square_sum_matrix()
-        else:
-            a = jacobian.a.unflatten(3, (-1, self.taps))
-            total = jacobian.at(torch.einsum("ngsct,gce->ngset", a, right).flatten(3), d).square_sum_matrix()
-        total = total.unflatten(2, (-1, self.taps)).mT.flatten(1)
-        return total if self.weight.bias is None else torch.cat([total, d.sum(3).square().sum((0, 2))], 1)
-
-
-def _outers(layer: Layer, passes: Passes) -> list[Outer]:
+def outers(layer: Layer, passes: Passes) -> list[Outer]:
     """Per-sample gradients of the weight, one for each backward pass that went through it."""
     found = [seen.get(layer.key) for seen in passes]
     return [jacobian for jacobian in found if isinstance(jacobian, Outer)]
 
 
-def _unit(jacobians: list[Outer]) -> Tensor:
+def size_of(jacobians: list[Outer]) -> Tensor:
     """The size of cotangents: in other units, products of squares are subnormal numbers, and ten times as slow."""
     sizes = [torch.linalg.vector_norm(jacobian.d) / math.sqrt(jacobian.d.numel()) for jacobian in jacobians]
     return torch.stack(sizes).amax().clamp(min=torch.finfo(sizes[0].dtype).tiny)
@@ -295,15 +169,7 @@ def _direction(size: int, dtype: torch.dtype) -> tuple[Float[Tensor, "I"], float
     return r[:-1], float(r[-1])
 
 
-def _gram(t: Float[Tensor, "N G S X"]) -> Float[Tensor, "G X X"]:
-    """Σ ttᵀ over samples and locations: sample by sample if these are long, without a copy, at once otherwise."""
-    if t.shape[2] >= t.shape[3]:
-        return (t.mT @ t).sum(0)
-    rows = t.transpose(0, 1).flatten(1, 2)
-    return rows.mT @ rows
-
-
-def _total(tensors: list[Tensor]) -> Tensor:
+def summed(tensors: list[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.stack(tensors).sum(0)
 
 

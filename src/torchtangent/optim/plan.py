@@ -13,8 +13,9 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from torchtangent.jacobians.factors import LayerJacobian, merge
 from torchtangent.jacobians.rules import RULES, NoRule
+from torchtangent.optim.channels import Channels
 from torchtangent.optim.layer import Layer, Weight
-from torchtangent.optim.matrix import Channels, Matrix
+from torchtangent.optim.matrix import Matrix
 from torchtangent.optim.recorder import Batch, factors
 from torchtangent.optim.vector import Vector
 
