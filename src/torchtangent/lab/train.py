@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import final
 
 import torch
@@ -96,6 +97,23 @@ class Descent:
             torch._foreach_add_(self._velocity, gradients)
             torch._foreach_sub_(self._parameters, torch._foreach_mul(self._velocity, self._rate))
             self._value.copy_(loss)
+
+
+@contextmanager
+def deterministic(*, search: bool = False) -> Iterator[None]:
+    """On a GPU convolutions are always summed in the same order; the user's settings return.
+
+    Args:
+        search: Take the fastest such algorithm for each shape, by timing. Otherwise cuDNN guesses, for float32 and maps
+            of a pixel or two up to twenty times as slow; but on a busy GPU the choice, and so the rounding, may differ.
+    """
+    cudnn = torch.backends.cudnn
+    before = cudnn.deterministic, cudnn.benchmark
+    cudnn.deterministic, cudnn.benchmark = True, search
+    try:
+        yield
+    finally:
+        cudnn.deterministic, cudnn.benchmark = before
 
 
 def batches(

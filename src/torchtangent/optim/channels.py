@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchtangent.jacobians.factors import Outer
 from torchtangent.jacobians.patches import Patches
-from torchtangent.optim.layer import Layer, Parts, Passes, Weight
+from torchtangent.optim.layer import Layer, Parts, Passes, Weight, product
 from torchtangent.optim.matrix import outers, size_of, summed
 
 
@@ -52,11 +52,11 @@ class Channels(Layer):
         W, b = self._by_taps(parts)
         W = self._mix(W, right)
         if b is None:
-            return torch.bmm(left.mT, W).flatten(1)
+            return product(left.mT, W).flatten(1)
         G, O, columns = W.shape
         found = W.new_empty(G, O * (columns + 1))
-        torch.bmm(left.mT, W, out=found[:, :-O].view(W.shape))
-        torch.bmm(left.mT, b, out=found[:, -O:].unsqueeze(2))
+        product(left.mT, W, out=found[:, :-O].view(W.shape))
+        product(left.mT, b, out=found[:, -O:].unsqueeze(2))
         return found
 
     def project(
@@ -104,7 +104,7 @@ class Channels(Layer):
 
     def _mix(self, W: Float[Tensor, "G O_taps I"], right: Float[Tensor, "G I I"]) -> Float[Tensor, "G O taps_I"]:
         """Every tap's channels times `right`."""
-        return torch.bmm(W, right).view(W.shape[0], self.weight.size[0], -1)
+        return product(W, right).view(W.shape[0], self.weight.size[0], -1)
 
     def _products(
         self,
@@ -114,10 +114,10 @@ class Channels(Layer):
         right: Float[Tensor, "G I I"],
     ) -> dict[str, Tensor]:
         """left W rightᵀ of every tap, and left b, as tensors that have the shapes of the parameters."""
-        found = torch.bmm(left, self._mix(W, right.mT)).view(*left.shape[:2], self.taps, -1)
+        found = product(left, self._mix(W, right.mT)).view(*left.shape[:2], self.taps, -1)
         parts = {self.key: found.mT.contiguous().view(self.weight.shape)}  # whole groups move only if all lie alike
         if b is not None:
-            parts[self.names[1]] = torch.bmm(left, b).view(-1)
+            parts[self.names[1]] = product(left, b).view(-1)
         return parts
 
     def _channels(self, jacobian: Outer) -> Float[Tensor, "N G I pixels"]:

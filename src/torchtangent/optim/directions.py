@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchtangent.optim.layer import Layer, Parts, Passes
-from torchtangent.optim.method import Method, State
+from torchtangent.optim.method import Method, State, Task
 from torchtangent.optim.plan import Plan
 from torchtangent.optim.ranks import Ranks
 
@@ -63,17 +63,18 @@ def directions(plan: Plan, method: Method, step: Step, ranks: Ranks) -> tuple[di
     """Preconditioned gradients, in memory of their own, and the states that belong to them."""
     found = {name: g.clone() for name, g in step.full.items() if name in plan.plain}
     states = _renewed(plan, method, step, ranks)
+    tasks = []
     for layer in plan.layers:
-        key = layer.key
-        present = [name for name in layer.names if name in step.full]
-        if not present or not step.possible(key, method):
-            continue
-        raw = _filled(layer, step.raw, plan)
-        full = raw if step.full is step.raw else _filled(layer, step.full, plan)
-        project = partial(_projected, layer, raw, step, ranks)
-        state = states.get(key, step.states[key])
-        parts, states[key] = method.solve(layer, state, raw, full, step.dampings[key], project, step.n)
-        found.update({name: parts[name] for name in present})
+        if any(name in step.full for name in layer.names) and step.possible(layer.key, method):
+            raw = _filled(layer, step.raw, plan)
+            full = raw if step.full is step.raw else _filled(layer, step.full, plan)
+            state = states.get(layer.key, step.states[layer.key])
+            project = partial(_projected, layer, raw, step, ranks)
+            tasks.append(Task(layer, state, raw, full, step.dampings[layer.key], project))
+    for together in _divided(tasks):
+        for task, (parts, state) in zip(together, method.solve(together, step.n), strict=True):
+            states[task.layer.key] = state
+            found.update({name: u for name, u in parts.items() if name in step.full})
     for name in plan.diagonal:
         if name not in step.full or not step.possible(name, method):
             continue
@@ -112,6 +113,14 @@ def _diagonal(name: str, step: Step, ranks: Ranks) -> Tensor:
     """The mean of ∇_n²."""
     total = torch.stack([seen[name].square_sum() for seen in step.passes if name in seen]).sum(0)
     return ranks.total(total * (step.scale**2 / step.n))
+
+
+def _divided(tasks: list[Task]) -> list[list[Task]]:
+    """What is done at once: on a CPU a layer, while it is in the cache, elsewhere all, for the fewest launches."""
+    if not tasks:
+        return []
+    device = next(iter(tasks[0].raw.values())).device.type
+    return [[task] for task in tasks] if device == "cpu" else [tasks]
 
 
 def _filled(layer: Layer, grads: Mapping[str, Tensor], plan: Plan) -> dict[str, Tensor]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack, final
 
+import torch
 from torch import Tensor, nn
 
 from torchtangent.curvature.cotangents import check_choice
 from torchtangent.optim.damping import DAMPINGS, Adaptive, shift
 from torchtangent.optim.decompose import eigenbasis
-from torchtangent.optim.layer import Layer, Parts
-from torchtangent.optim.method import Method, Project, State
+from torchtangent.optim.layer import Layer
+from torchtangent.optim.method import Method, State, Task
 from torchtangent.optim.options import Options
 from torchtangent.optim.preconditioned import Preconditioned
 
@@ -120,23 +121,38 @@ class Scalings(Method):
         values = layer.arrange(rows.unsqueeze(2) * columns.unsqueeze(1))
         return {"left": left, "right": right, "rows": rows, "columns": columns, "values": values}
 
-    def solve(
-        self, layer: Layer, state: State, raw: Parts, full: Parts, damping: float, project: Project, n: int
-    ) -> tuple[dict[str, Tensor], State]:
-        left, right, values = state["left"], state["right"], state["values"]
+    def solve(self, tasks: Sequence[Task], n: int) -> list[tuple[dict[str, Tensor], State]]:
+        bases = [(task.state["left"], task.state["right"]) for task in tasks]
         if self.fresh:
-            g, values = project(left, right)
+            found = [task.project(*basis) for task, basis in zip(tasks, bases, strict=True)]
+            turned, values = [g for g, _ in found], [squares for _, squares in found]
         else:
-            g = layer.rotate(raw, left, right)
-            values = self._average(values, g, n)
-        g = g if full is raw else layer.rotate(full, left, right)
-        more = shift(layer.rule(self.rule), damping, state["rows"], state["columns"])
-        damped = values + (layer.arrange(more) if isinstance(more, Tensor) else more)
-        return layer.back(g.div_(damped), left, right), {**state, "values": values}
+            turned = [task.layer.rotate(task.raw, *basis) for task, basis in zip(tasks, bases, strict=True)]
+            values = self._average([task.state["values"] for task in tasks], turned, n)
+        for i, task in enumerate(tasks):
+            if task.full is not task.raw:
+                turned[i] = task.layer.rotate(task.full, *bases[i])
+        torch._foreach_div_(turned, self._damped(tasks, values))
+        return [
+            (task.layer.back(g, *basis), {**task.state, "values": s})
+            for task, g, basis, s in zip(tasks, turned, bases, values, strict=True)
+        ]
 
     def scale(self, values: Tensor, raw: Tensor, squares: Callable[[], Tensor], n: int) -> Tensor:
-        return squares() if self.fresh else self._average(values, raw, n)
+        return squares() if self.fresh else self._average([values], [raw], n)[0]
 
-    def _average(self, values: Tensor, g: Tensor, n: int) -> Tensor:
-        """α s + (1 − α) n g²."""
-        return values.mul(self.decay).addcmul_(g, g, value=(1 - self.decay) * n)
+    def _average(self, values: list[Tensor], g: list[Tensor], n: int) -> list[Tensor]:
+        """α s + (1 − α) n g² of each layer."""
+        found = list(torch._foreach_mul(values, self.decay))
+        torch._foreach_addcmul_(found, g, g, value=(1 - self.decay) * n)
+        return found
+
+    def _damped(self, tasks: Sequence[Task], values: list[Tensor]) -> list[Tensor]:
+        """s + ε′ of each layer."""
+        if self.rule == "single":
+            return list(torch._foreach_add(values, [task.damping for task in tasks]))
+        return [s + self._shift(task) for task, s in zip(tasks, values, strict=True)]
+
+    def _shift(self, task: Task) -> Tensor | float:
+        more = shift(task.layer.rule(self.rule), task.damping, task.state["rows"], task.state["columns"])
+        return task.layer.arrange(more) if isinstance(more, Tensor) else more

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack, final
 
@@ -12,8 +12,8 @@ from torchtangent.curvature.cotangents import check_choice
 from torchtangent.optim.channels import Channels
 from torchtangent.optim.damping import DAMPINGS, Adaptive, shares
 from torchtangent.optim.decompose import eigenbasis, inverse
-from torchtangent.optim.layer import Layer, Parts
-from torchtangent.optim.method import Method, Project, State
+from torchtangent.optim.layer import Layer
+from torchtangent.optim.method import Method, State, Task
 from torchtangent.optim.options import Options
 from torchtangent.optim.preconditioned import Preconditioned
 
@@ -94,18 +94,20 @@ class Inverses(Method):
             state["alone"] = 1 / (1 + alpha)  # the bias: its input factor is the number 1
         return state
 
-    def solve(
-        self, layer: Layer, state: State, raw: Parts, full: Parts, damping: float, project: Project, n: int
-    ) -> tuple[dict[str, Tensor], State]:
-        left, right = state["left"], state["right"]
-        if "values" in state:
-            u = layer.rotate(full, left, right).div_(state["values"] + damping)
-            return layer.back(u, left, right), state
-        found = layer.multiply(full, left, right)
-        if "alone" in state:
-            bias = layer.names[1]
-            found[bias] = (found[bias].view(len(right), -1) * state["alone"]).view(-1)
-        return found, state
+    def solve(self, tasks: Sequence[Task], n: int) -> list[tuple[dict[str, Tensor], State]]:
+        return [(self._solved(task), task.state) for task in tasks]
 
     def scale(self, values: Tensor, raw: Tensor, squares: Callable[[], Tensor], n: int) -> Tensor:
         return values
+
+    def _solved(self, task: Task) -> dict[str, Tensor]:
+        layer, state = task.layer, task.state
+        left, right = state["left"], state["right"]
+        if "values" in state:
+            u = layer.rotate(task.full, left, right).div_(state["values"] + task.damping)
+            return layer.back(u, left, right)
+        found = layer.multiply(task.full, left, right)
+        if "alone" in state:
+            bias = layer.names[1]
+            found[bias] = (found[bias].view(len(right), -1) * state["alone"]).view(-1)
+        return found

@@ -149,3 +149,12 @@ class Weight:
         groups = f"{self.groups} groups of " if self.groups > 1 else ""
         said = {self.name: f"{how}, {groups}{rows} × {columns + (self.bias is not None)}{more}"}
         return said if self.bias is None else {**said, self.bias: f"{how}, last column of {self.name}"}
+
+
+def product(
+    a: Float[Tensor, "G X Y"], b: Float[Tensor, "G Y Z"], out: Float[Tensor, "G X Z"] | None = None
+) -> Float[Tensor, "G X Z"]:
+    """a b, group by group; a single group, the usual case, as plain matrices, which are faster than a batch of one."""
+    if len(a) > 1:
+        return torch.bmm(a, b, out=out)
+    return torch.mm(a[0], b[0], out=None if out is None else out[0]).unsqueeze(0)

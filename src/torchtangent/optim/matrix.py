@@ -15,7 +15,7 @@ from torchtangent.curvature.kronecker import OuterMoments
 from torchtangent.jacobians.factors import Outer
 from torchtangent.jacobians.patches import Patches
 from torchtangent.operators import Basis, Columns, DenseOperator, Space
-from torchtangent.optim.layer import Layer, Parts, Passes, Weight
+from torchtangent.optim.layer import Layer, Parts, Passes, Weight, product
 
 
 @final
@@ -45,7 +45,7 @@ class Matrix(Layer):
     def rotate(
         self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
     ) -> Float[Tensor, "G O J"]:
-        return self._half(left.mT, parts) @ right
+        return product(self._half(left.mT, parts), right)
 
     def project(
         self,
@@ -74,7 +74,7 @@ class Matrix(Layer):
     def back(
         self, turned: Float[Tensor, "G O J"], left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
     ) -> dict[str, Tensor]:
-        return self._other_half(left @ turned, right)
+        return self._other_half(product(left, turned), right)
 
     def multiply(self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]) -> dict[str, Tensor]:
         return self._other_half(self._half(left, parts), right)
@@ -92,20 +92,20 @@ class Matrix(Layer):
         """left [W b], without a copy of W."""
         W = self.weight.matrices(parts[self.key])
         if self.weight.bias is None:
-            return left @ W
+            return product(left, W)
         b = parts[self.weight.bias].view(self.weight.groups, -1, 1).to(W)
         half = W.new_empty(*W.shape[:2], W.shape[2] + 1)
-        torch.bmm(left, W, out=half[:, :, :-1])
-        half[:, :, -1:] = left @ b
+        product(left, W, out=half[:, :, :-1])
+        half[:, :, -1:] = product(left, b)
         return half
 
     def _other_half(self, half: Float[Tensor, "G O J"], right: Float[Tensor, "G I I"]) -> dict[str, Tensor]:
         """half rightᵀ, weight and bias apart: a slice of their product would have to be copied."""
         if self.weight.bias is None:
-            return {self.key: self.weight.tensor(half @ right.mT)}
+            return {self.key: self.weight.tensor(product(half, right.mT))}
         return {
-            self.key: self.weight.tensor(half @ right[:, :-1].mT),
-            self.weight.bias: (half @ right[:, -1:].mT).reshape(-1),
+            self.key: self.weight.tensor(product(half, right[:, :-1].mT)),
+            self.weight.bias: product(half, right[:, -1:].mT).reshape(-1),
         }
 
     def _sums(self, jacobian: Outer) -> OuterMoments:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -11,7 +12,27 @@ from torch import Tensor
 from torchtangent.optim.layer import Layer, Parts
 
 State = dict[str, Tensor]
-Project = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A layer whose gradient is to be preconditioned.
+
+    Attributes:
+        layer: The layer.
+        state: What is kept of its second moments.
+        raw: Its gradient without weight decay.
+        full: Its gradient; the same mapping if there is no weight decay.
+        damping: ε.
+        project: (left, right) ↦ `raw` in a Kronecker basis, and the mean of squared per-sample gradients there.
+    """
+
+    layer: Layer
+    state: State
+    raw: Parts
+    full: Parts
+    damping: float
+    project: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Method(ABC):
@@ -34,14 +55,8 @@ class Method(ABC):
         """What is kept of a layer's second moments until the next decomposition."""
 
     @abstractmethod
-    def solve(
-        self, layer: Layer, state: State, raw: Parts, full: Parts, damping: float, project: Project, n: int
-    ) -> tuple[dict[str, Tensor], State]:
-        """(F_layer + ε)⁻¹ full by parameter and the new state, from n samples.
-
-        `raw` is the gradient without weight decay (the same mapping if there is none), and `project(left, right)` gives
-        it in a Kronecker basis, together with the mean of squared per-sample gradients there.
-        """
+    def solve(self, tasks: Sequence[Task], n: int) -> list[tuple[dict[str, Tensor], State]]:
+        """(F_layer + ε)⁻¹ full by parameter and the new state of each layer, from n samples."""
 
     @abstractmethod
     def scale(self, values: Tensor, raw: Tensor, squares: Callable[[], Tensor], n: int) -> Tensor:

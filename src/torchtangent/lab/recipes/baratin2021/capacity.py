@@ -23,11 +23,13 @@ from torchtangent.lab.recipes.baratin2021.training import (
 )
 from torchtangent.lab.runner import Context
 from torchtangent.lab.study import Part
+from torchtangent.lab.train import deterministic
 
 SWEEPS = {"widths": "width", "corruption": "noise", "channels": "base"}
 """The parts, and which entry of the configuration takes the values of each."""
 
 
+@deterministic()
 def sweep(context: Context) -> Mapping[str, Any]:
     """TG-Fig6.6: networks trained to a loss of 0.01, for every value of one setting; arrays are (values, seeds, …)."""
     config = context.config

@@ -15,10 +15,12 @@ import torchtangent as tt
 from torchtangent.lab.recipes.baratin2021.training import CLASSES, Images, descend, halts, images, network
 from torchtangent.lab.runner import Context
 from torchtangent.lab.study import Part
+from torchtangent.lab.train import deterministic
 
 NETWORKS = ("MLP", "VGG19", "ResNet18")
 
 
+@deterministic()
 def alignment(context: Context) -> Mapping[str, Any]:
     """TG-FigB.5 and B.6: centred and uncentred alignment with the true labels on test images, along training.
 

@@ -19,6 +19,7 @@ from torchtangent.lab.recipes.baratin2021.training import (
 )
 from torchtangent.lab.runner import Context
 from torchtangent.lab.study import Part
+from torchtangent.lab.train import deterministic
 
 SETS = {"train": "", "test": "test/"}
 """Which samples a kernel is of, and what the probe's keys begin with."""
@@ -27,6 +28,7 @@ _MEASURES = ("spectrum", "effective_rank", "trace_ratio", "cka", "kernel_alignme
 _SHARED = ("indices", "shares")  # which eigenvalues and which trace ratios: the same for all seeds
 
 
+@deterministic()
 def watched(context: Context) -> Mapping[str, Any]:
     """TG-Fig6.2, 6.3, B.8, TG-lr-claim: a network watched while it trains on labels of which a share is random.
 

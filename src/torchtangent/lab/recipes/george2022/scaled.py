@@ -20,7 +20,7 @@ from torchtangent.lab.recipes.george2022.linearity import METRICS
 from torchtangent.lab.recipes.george2022.progress import Progress
 from torchtangent.lab.recipes.george2022.setting import MOMENTUM
 from torchtangent.lab.runner import Context
-from torchtangent.lab.train import Descent, batches
+from torchtangent.lab.train import Descent, batches, deterministic
 
 _EVALUATED = 2000  # samples at a time
 _EVERY = 5  # levels from one measurement of linearity to the next
@@ -87,17 +87,12 @@ def train(context: Context, model: nn.Module, task: Task) -> dict[str, Any]:
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """On a GPU convolutions in full float32, always summed in the same order; the user's settings return.
+    """On a GPU convolutions in full float32, always summed in the same order.
 
     α(f − f₀) loses as many digits as α has, and of TF32's three none would be left.
     """
-    before = torch.backends.cudnn.deterministic
-    torch.backends.cudnn.deterministic = True
-    try:
-        with float32_products():
-            yield
-    finally:
-        torch.backends.cudnn.deterministic = before
+    with deterministic(search=True), float32_products():
+        yield
 
 
 def loss_of(f: Float[Tensor, "n C"], y: Int[Tensor, " n"], reduction: str = "mean") -> Tensor:
