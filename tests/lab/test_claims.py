@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from torchtangent.lab.claims import Claim, Finding, count, judge, not_run
+from torchtangent.lab.claims import Claim, Finding, Untested, count, judge, not_run
 from torchtangent.lab.rules import AtMost
 from torchtangent.lab.study import Arrays
 
@@ -31,6 +31,15 @@ def test_a_claim_for_another_scale_is_not_tested() -> None:
     assert finding.verdict == "not tested at this scale"
     assert finding.measured is None
     assert "paper" in finding.reason
+
+
+def test_a_measure_may_say_why_its_arrays_do_not_suffice() -> None:
+    def measure(_: Arrays) -> float:
+        raise Untested("two of ten runs ended")
+
+    finding = judged(0.5, Claim("XX-Fig1", "n", "s", 1.0, measure, AtMost(1.0)))
+    assert (finding.verdict, finding.reason) == ("not tested at this scale", "two of ten runs ended")
+    assert finding.measured is None
 
 
 def test_findings_have_the_ledgers_keys() -> None:

@@ -19,6 +19,10 @@ Verdict = Literal["held", "did not hold", "not tested at this scale"]
 VERDICTS: tuple[Verdict, ...] = ("held", "did not hold", "not tested at this scale")
 
 
+class Untested(Exception):
+    """Raised by a measure whose arrays do not suffice, with the reason: the claim then counts as not tested."""
+
+
 @dataclass(frozen=True)
 class Claim:
     """Something a paper says that arrays can support or contradict.
@@ -90,7 +94,10 @@ def judge(claim: Claim, arrays: Arrays, *, study: str, scale: Scale, seconds: fl
     if scale not in claim.scales:
         reason = f"needs the {' or '.join(scale for scale in claim.scales if scale != 'test')} scale"
         return _finding(claim, study, scale, seconds, None, "not tested at this scale", reason)
-    measured = _plain(claim.measure(arrays))
+    try:
+        measured = _plain(claim.measure(arrays))
+    except Untested as error:
+        return _finding(claim, study, scale, seconds, None, "not tested at this scale", str(error))
     verdict: Verdict = "held" if claim.rule.holds(measured) else "did not hold"
     return _finding(claim, study, scale, seconds, measured, verdict, "")
 

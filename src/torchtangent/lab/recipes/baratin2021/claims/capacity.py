@@ -10,8 +10,8 @@ from torchtangent.lab.study import Scale
 
 _FULL: tuple[Scale, ...] = ("paper",)
 _RANKS = (
-    "Spearman's correlation over the runs of a seed that came to the goal, mean over seeds; NaN of fewer than three. "
-    "The threshold is ours."
+    "Spearman's correlation over the runs of a seed that came to the goal, mean over seeds. The threshold is "
+    "ours. Fewer than three such runs are not compared."
 )
 
 CLAIMS = (

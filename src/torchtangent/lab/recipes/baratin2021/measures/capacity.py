@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from torchtangent.lab.claims import Untested
 from torchtangent.lab.measures import spearman
 from torchtangent.lab.recipes.baratin2021.measures.seeds import over_seeds
 from torchtangent.lab.rules import Measured
@@ -55,15 +56,28 @@ def _by_seed(arrays: Arrays, part: str, a: np.ndarray, b: np.ndarray) -> np.ndar
     return np.array(found)
 
 
+def _require_enough(arrays: Arrays, part: str) -> None:
+    done = reached(arrays, part)
+    least = done.sum(0).min()
+    if least < _FEWEST:
+        raise Untested(f"of {len(done)} networks ({part}) {least} came to a loss of {arrays[f'{part}/goal']}")
+
+
 def follows(part: str, name: str = OURS) -> Measure:
     """The correlation of a measure and the gap, mean over seeds."""
-    return lambda arrays: over_seeds(correlations(arrays, part, name))
+
+    def measure(arrays: Arrays) -> Measured:
+        _require_enough(arrays, part)
+        return over_seeds(correlations(arrays, part, name))
+
+    return measure
 
 
 def with_value(part: str) -> Measure:
     """Spearman's correlation of C with the value of the sweep, mean over seeds."""
 
     def measure(arrays: Arrays) -> Measured:
+        _require_enough(arrays, part)
         C = arrays[f"{part}/complexity"]
         values = np.broadcast_to(arrays[f"{part}/values"][:, None], C.shape)
         return over_seeds(_by_seed(arrays, part, values, C))
@@ -72,11 +86,11 @@ def with_value(part: str) -> Measure:
 
 
 def others_following(*parts: str) -> Measure:
-    """How many measures but the two follow the gap in all of these sweeps; NaN if too few runs can be compared."""
+    """How many measures but the two follow the gap in all of these sweeps."""
 
     def measure(arrays: Arrays) -> Measured:
-        if not all(np.isfinite(correlations(arrays, part, OURS)).all() for part in parts):
-            return np.nan
+        for part in parts:
+            _require_enough(arrays, part)
         names = [name for name in capacities(arrays, parts[0]) if name not in (OURS, THEIRS)]
         # A measure that is the same for all runs follows nothing: its correlation is NaN, and NaN is below all.
         follow = [all(np.mean(correlations(arrays, part, name)) >= FOLLOWS for part in parts) for name in names]
