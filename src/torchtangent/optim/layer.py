@@ -154,7 +154,7 @@ class Weight:
 def product(
     a: Float[Tensor, "G X Y"], b: Float[Tensor, "G Y Z"], out: Float[Tensor, "G X Z"] | None = None
 ) -> Float[Tensor, "G X Z"]:
-    """a b, group by group; a single group, the usual case, as plain matrices, which are faster than a batch of one."""
-    if len(a) > 1:
+    """a b, group by group; on a CPU a single group as plain matrices, which are faster there than a batch of one."""
+    if len(a) > 1 or a.is_cuda:
         return torch.bmm(a, b, out=out)
     return torch.mm(a[0], b[0], out=None if out is None else out[0]).unsqueeze(0)
