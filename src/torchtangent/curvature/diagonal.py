@@ -33,4 +33,4 @@ class DiagonalSum(Accumulator):
 
     def finish(self, n: int) -> Blocks:
         values = torch.cat([torch.as_tensor(t).flatten() for t in self.total.values()])
-        return [(self.place, DiagonalOperator(values / n))]
+        return [(self.place, DiagonalOperator(values.div_(n)))]

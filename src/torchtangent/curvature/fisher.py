@@ -17,7 +17,7 @@ from torchtangent.jacobians.inputs import Inputs, Output, check_devices
 from torchtangent.jacobians.select import Params
 from torchtangent.operators import BlockOperator, Operator
 
-_TRACE = 16 << 20  # bytes of activations and factors at a time (see Capture.budget)
+_TRACE = 12 << 20  # bytes of activations and factors at a time (see Capture.budget)
 _KEPT = 96 << 20  # bytes of factors that are kept for a second sweep instead of being captured again
 
 

@@ -45,8 +45,11 @@ class FisherProduct:
         self._products = 0
 
     def __call__(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
-        total, n = torch.zeros_like(V), 0
-        tangents = [self.capture.space.split(column.contiguous()) for column in V.unbind(1)]
+        total, n = V.new_zeros(V.shape[1], V.shape[0]), 0  # a row for each column of V: its parameters are views of it
+        pairs = [
+            (self.capture.space.split(column.contiguous()), self.capture.space.split(row))
+            for column, row in zip(V.unbind(1), total, strict=True)
+        ]
         self._products += 1
         if self._products == _PATIENCE:
             self._keep()
@@ -54,19 +57,19 @@ class FisherProduct:
             self.capture.check_unmoved()
             for model, root in self._kept:
                 n += root.shape[1]
-                for k, v in enumerate(tangents):
-                    total[:, k] += _flat(model.pull(_weigh(root, model.push(v))))
-            return total / n
+                for v, product in pairs:
+                    _add(product, model.pull(_weigh(root, model.push(v))))
+            return total.div_(n).T
         pulled = self.cotangents.start()
         for x, y in self.batches.pieces(self._size):
             n += batch_size(x)
             self.capture.check(x)
             u: Tensor | None = None
-            for k, v in enumerate(tangents):
+            for v, product in pairs:
                 f, w = push(self.capture, x, v)
                 u = pulled(f, y) if u is None else u
-                total[:, k] += _flat(pull(self.capture, x, _weigh(u, w)))
-        return total / n
+                _add(product, pull(self.capture, x, _weigh(u, w)))
+        return total.div_(n).T
 
     def _keep(self) -> None:
         """Linearize the data and keep it, if it is small and the model allows it."""
@@ -89,8 +92,9 @@ def _weigh(u: Float[Tensor, "M N *out"], w: Float[Tensor, "N *out"]) -> Float[Te
     return torch.einsum("mn...,mn->n...", u, (u * w).flatten(2).sum(2))
 
 
-def _flat(v: dict[str, Tensor]) -> Float[Tensor, "P"]:
-    return torch.cat([t.flatten() for t in v.values()])
+def _add(total: dict[str, Tensor], v: dict[str, Tensor]) -> None:
+    for name, t in v.items():
+        total[name].add_(t)
 
 
 class HessianProduct:

@@ -57,7 +57,7 @@ class OuterMoments(LayerMoments):
         if self.bias:
             a = with_ones(a)
         add_locations(self.A, a.transpose(0, 1), partial(input_rows, a))
-        add_locations(self.B, d.transpose(0, 1).flatten(1, 2), partial(cotangent_rows, d))
+        add_locations(self.B, d.permute(1, 2, 0, 3, 4).flatten(1, 2), partial(cotangent_rows, d))
         self.locations += a.shape[0] * a.shape[2]
 
     def factors(self, n: int) -> list[tuple[Operator, Operator]]:

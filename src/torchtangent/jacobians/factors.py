@@ -130,7 +130,8 @@ class Outer(LayerJacobian):
         if S * (S + 1) // 2 <= C * (S + _WRITE_COST):
             for part in self.chunks(S * (S + 1) // 2 * G * (I + O) * item):
                 aa, dd = _pairs(part.a.unsqueeze(2)), _pairs(part.d)
-                dd[_off_diagonal(S)] *= 2
+                if S > 1:
+                    dd[_off_diagonal(S)] *= 2
                 total.baddbmm_(dd.flatten(1, 2).mT, aa.flatten(1, 2))
         else:
             buffer = None  # one for all pieces: fresh memory costs more than the product

@@ -104,10 +104,10 @@ class Columns(Basis):
         self._describe(self.matrix.shape[0], self.matrix.shape[1], like=self.matrix)
 
     def lift(self, C: Float[Tensor, "R K"]) -> Float[Tensor, "P K"]:
-        return self.matrix @ C
+        return torch.mm(self.matrix, C)
 
     def project(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "R K"]:
-        return self.matrix.T @ V
+        return torch.mm(self.matrix.T, V)
 
     def lift_squared(self, C: Float[Tensor, "R K"]) -> Float[Tensor, "P K"]:
         return self.matrix.square() @ C
@@ -240,6 +240,8 @@ def both_sides(left: Callable[[Tensor], Tensor], right: Callable[[Tensor], Tenso
     A single column is two matrix products on transposed views, without a copy.
     """
     columns = V.shape[1]
+    if columns == 1:
+        return left(right(V.reshape(rows, -1).T).T).reshape(-1, 1)
     X = V.reshape(rows, -1, columns).transpose(0, 1)
     X = right(X.reshape(X.shape[0], -1))
     X = X.reshape(X.shape[0], rows, columns).transpose(0, 1)

@@ -50,7 +50,7 @@ class DenseOperator(Operator):
         self._describe(len(self.matrix), like=self.matrix)
 
     def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
-        return self.matrix @ V
+        return torch.mm(self.matrix, V)
 
     def _factorize(self, damping: float) -> Factorization:
         A = self.matrix.clone()

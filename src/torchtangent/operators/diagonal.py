@@ -38,10 +38,12 @@ class DiagonalOperator(Operator):
         self._describe(len(self.values), like=self.values)
 
     def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
-        return self.values[:, None] * V
+        return self.values.unsqueeze(1) * V
 
     def _factorize(self, damping: float) -> Factorization:
-        return self._spectrum.factorization(damping, 0.0, repr(self))
+        spectrum, name = self._spectrum, repr(self)
+        shifted = spectrum.shifted(damping, 0.0, name)[0].unsqueeze(1)
+        return Factorization(lambda V: V / shifted, lambda: spectrum.logdet(damping, 0.0, name))
 
     def _decompose(self) -> Spectrum:
         return Spectrum(self.values, Identity(self.size, self.dtype, self.device))

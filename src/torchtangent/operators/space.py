@@ -101,7 +101,7 @@ def tensor_columns(v: Tensor, size: int) -> tuple[Float[Tensor, "P K"], Restore]
         raise ValueError(f"Expected a tensor of shape ({size},) or ({size}, K), got {tuple(v.shape)}.")
     if v.ndim == 2:
         return v, lambda out: out
-    return v[:, None], lambda out: out[:, 0]
+    return v.unsqueeze(1), lambda out: out.squeeze(1)
 
 
 @dataclass(frozen=True)
@@ -116,25 +116,32 @@ class Segment:
     shape: tuple[int, ...]
     order: tuple[int, ...]
 
-    @property
+    @cached_property
     def numel(self) -> int:
         """The number of entries."""
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """The length of the row axis, `shape[order[0]]`."""
         return self.shape[self.order[0]]
 
-    @property
+    @cached_property
     def cols(self) -> int:
         """The product of the other axes."""
         return self.numel // self.rows if self.rows else 0
 
-    def view(self, V: Shaped[Tensor, "P K"]) -> Shaped[Tensor, "*permuted K"]:
-        """The stretch of V in its permuted shape, with the columns last: a view of V."""
-        stretch = V[self.start : self.start + self.numel].view(*self.shape, V.shape[1])
-        return stretch.permute(*self.order, len(self.shape))
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether nothing is permuted."""
+        return self.order == tuple(range(len(self.shape)))
+
+    def view(self, V: Shaped[Tensor, "P K"]) -> Shaped[Tensor, "rows *cols K"]:
+        """The stretch of V, permuted, with the columns of V last: a view, (rows, cols, K) if nothing is permuted."""
+        stretch = V[self.start : self.start + self.numel]
+        if self.in_order:
+            return stretch.view(self.rows, self.cols, V.shape[1])
+        return stretch.view(*self.shape, V.shape[1]).permute(*self.order, len(self.shape))
 
 
 @dataclass(frozen=True)
@@ -163,24 +170,24 @@ class Place:
         """A stretch of the flat vector as a single row."""
         return cls((Segment(start, (1, numel), (0, 1)),))
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """The rows that all segments share."""
         return self.segments[0].rows
 
-    @property
+    @cached_property
     def cols(self) -> int:
         """The columns of all segments together."""
         return sum(segment.cols for segment in self.segments)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The number of entries, rows × cols."""
         return self.rows * self.cols
 
     def gather(self, V: Shaped[Tensor, "P K"]) -> Shaped[Tensor, "block K"]:
         """The block's entries (rows·cols, K) of a contiguous V (P, K), row-major: a view where possible."""
-        pieces = [segment.view(V).reshape(self.rows, segment.cols, V.shape[1]) for segment in self.segments]
+        pieces = [segment.view(V).flatten(1, -2) for segment in self.segments]
         block = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
         return block.reshape(self.size, V.shape[1])
 
@@ -189,4 +196,4 @@ class Place:
         pieces = block.reshape(self.rows, self.cols, out.shape[1]).split([s.cols for s in self.segments], dim=1)
         for segment, piece in zip(self.segments, pieces, strict=True):
             target = segment.view(out)
-            target.copy_(piece.reshape(target.shape))
+            target.copy_(piece if segment.in_order else piece.reshape(target.shape))

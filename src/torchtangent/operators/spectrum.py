@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -74,7 +75,7 @@ class Spectrum:
 
     def matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
         """M V = Q Λ Qᵀ V + ρ (V − Q Qᵀ V)."""
-        values, C = self.values[:, None], self.basis.project(V)
+        values, C = self.values.unsqueeze(1), self.basis.project(V)
         if self.rest == 0:
             return self.basis.lift(values * C)
         # What rounding leaves of Q in the complement would be multiplied by ρ, which may be 1/damping:
@@ -92,7 +93,7 @@ class Spectrum:
     def power_trace(self, power: int) -> Float[Tensor, ""]:
         """The trace of M (power 1) or M² (power 2)."""
         total = self.values.sum() if power == 1 else torch.linalg.vector_norm(self.values).square()
-        return total + self.missing * self.rest**power
+        return total + self.missing * self.rest**power if self.missing else total
 
     def inverse(self, damping: float, tolerance: float, name: str) -> Spectrum:
         """The spectrum of (M + damping·I)⁻¹; an error if an eigenvalue is zero.
@@ -102,13 +103,13 @@ class Spectrum:
             tolerance: without damping, eigenvalues below tolerance · max |λ| count as zero.
             name: the operator's name, for the error.
         """
-        shifted, _ = self._shifted(damping, tolerance, name)
+        shifted, _ = self.shifted(damping, tolerance, name)
         rest = 1 / (self.rest + damping) if self.missing else 0.0
         return Spectrum(shifted.reciprocal_(), self.basis, rest)
 
     def logdet(self, damping: float, tolerance: float, name: str) -> Float[Tensor, ""]:
         """log det(M + damping·I); an error if that is not positive definite."""
-        shifted, smallest = self._shifted(damping, tolerance, name)
+        shifted, smallest = self.shifted(damping, tolerance, name)
         if smallest < 0:
             raise indefinite(name, smallest, "log-determinant")
         return shifted.log_().sum() + (self.missing * math.log(self.rest + damping) if self.missing else 0.0)
@@ -156,15 +157,20 @@ class Spectrum:
             index = torch.cat([index[: min(k, above)], index[above : above + below]])
         return Eigh(values, pick(full.basis, index))
 
-    def _shifted(self, damping: float, tolerance: float, name: str) -> tuple[Float[Tensor, " R"], float]:
+    def shifted(self, damping: float, tolerance: float, name: str) -> tuple[Float[Tensor, " R"], float]:
         """λ + damping, and the smallest with that of the complement; an error if one is zero."""
         shifted = self.values + damping
-        smallest, largest = (float(x) for x in shifted.aminmax())
+        smallest, largest = (self._extremes + damping).tolist()
         closest = smallest if smallest > 0 else float(shifted.abs().min())
         threshold = tolerance * max(abs(smallest), abs(largest)) if damping == 0 else 0.0
         if closest <= threshold or (self.missing and self.rest + damping == 0):
             raise singular(name, damping)
         return shifted, min(smallest, self.rest + damping) if self.missing else smallest
+
+    @cached_property
+    def _extremes(self) -> Float[Tensor, " 2"]:
+        """The smallest and the largest of `values`, looked for once for all dampings."""
+        return torch.stack(self.values.aminmax())
 
 
 def dense_spectrum(matrix: Float[Tensor, "P P"]) -> Spectrum:
