@@ -283,3 +283,31 @@ def test_a_parameter_used_differently_in_later_batches_is_still_exact() -> None:
     with pytest.warns(tt.TangentWarning):
         K = job.run(False)
     torch.testing.assert_close(K, torch.einsum("ncp,mep->nmce", J, J), rtol=1e-10, atol=1e-12)
+
+
+def test_a_bias_used_differently_in_later_batches_is_still_exact() -> None:
+    class Shifted(nn.Module):
+        """Its bias is added once more where all samples of the batch are positive."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = self.first(x)
+            return self.second(torch.tanh(h if bool((x[:, 0] <= 0).any()) else h + self.first.bias))
+
+    torch.manual_seed(0)
+    model = Shifted().double()
+    x = torch.randn(6, 3, dtype=torch.float64)
+    x[:, 0] = torch.tensor([-1.0, -1, 1, 1, -1, -1])
+    job = Job(model, x)
+    chosen = plan.make_plan(job.task, {"first.weight": "product", "second.weight": "product"})
+    assert [part.names for part in chosen.parts] == [("first.weight", "first.bias"), ("second.weight", "second.bias")]
+    job.plan = replace(chosen, edges=((0, 2, 4, 6),) * 2, panel=1, batch=2)
+    import oracle
+
+    J = oracle.jacobian(model, x)
+    with pytest.warns(tt.TangentWarning, match="sample by sample"):  # what depends on values cannot be vectorized
+        K = job.run(False)
+    torch.testing.assert_close(K, torch.einsum("ncp,mep->nmce", J, J), rtol=1e-10, atol=1e-12)

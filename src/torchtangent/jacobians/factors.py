@@ -12,12 +12,14 @@ Fisher matrix or of the kernel is a contraction of these pairs; forming J is the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from torchtangent.jacobians.patches import Patches
 
 _CHUNK_BYTES = {"cpu": 1 << 24, "cuda": 1 << 30}  # working set of a contraction: a cache, or enough to fill a GPU
 _WRITE_COST = 64  # multiplications that cost as much as writing, reading and squaring one entry of J
@@ -84,6 +86,11 @@ class Outer(LayerJacobian):
         return self.locate(self.source)
 
     @property
+    def each(self) -> Float[Tensor, "N G S I"]:
+        """a, stored for products sample by sample."""
+        return self.locate.each(self.source) if isinstance(self.locate, Patches) else self.a
+
+    @property
     def outputs(self) -> int:
         return self.d.shape[2]
 
@@ -91,16 +98,16 @@ class Outer(LayerJacobian):
     def groups(self) -> int:
         return self.d.shape[1]
 
-    def chunks(self, bytes_per_sample: int) -> Iterator[Outer]:
+    def chunks(self, bytes_per_sample: int, most: Mapping[str, int] = _CHUNK_BYTES) -> Iterator[Outer]:
         """Pieces of a few samples each, so that `bytes_per_sample` times their number stays small."""
-        step = max(1, _CHUNK_BYTES.get(self.d.device.type, 1 << 24) // max(1, bytes_per_sample))
+        step = max(1, most.get(self.d.device.type, 1 << 24) // max(1, bytes_per_sample))
         for i in range(0, self.samples, step):
             yield replace(self, source=self.source[i : i + step], d=self.d[i : i + step])
 
     def form(self) -> Float[Tensor, "N G C O I"]:
         """J in matrix form, one product per sample and group with the outputs side by side."""
         N, G, C, S, O = self.d.shape
-        a = self.a
+        a = self.each
         if S == 1:
             return self.d.squeeze(3).unsqueeze(4) * a.unsqueeze(2)
         d = self.d.transpose(3, 4).reshape(N * G, C * O, S)
@@ -138,7 +145,7 @@ class Outer(LayerJacobian):
             for part in self.chunks(G * C * O * I * item):
                 d = part.d.transpose(3, 4).reshape(-1, C * O, S)
                 buffer = d.new_empty(len(d), C * O, I) if buffer is None else buffer
-                J = torch.bmm(d, part.a.reshape(-1, S, I), out=buffer[: len(d)])
+                J = torch.bmm(d, part.each.reshape(-1, S, I), out=buffer[: len(d)])
                 total += J.square_().view(-1, G, C, O, I).sum((0, 2))
         return total
 

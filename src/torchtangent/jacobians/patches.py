@@ -46,22 +46,30 @@ class Patches:
         return F.pad(x, self.pad, mode="constant" if self.mode == "zeros" else self.mode)
 
     def __call__(self, x: Float[Tensor, "N channels *size"]) -> Float[Tensor, "N G S I"]:
-        """The patches, by one copy of a strided view; stored as (G, I, N, S)."""
+        """The patches, by one copy of a strided view; stored as (G, I, N, S), for products over all samples."""
+        view = self._view(x)
+        S = math.prod(view.shape[-len(self.taps) :])
+        a = view.movedim(0, 1 + len(self.taps)).reshape(self.groups, -1, len(x), S)
+        return a.permute(2, 0, 3, 1)
+
+    def each(self, x: Float[Tensor, "N channels *size"]) -> Float[Tensor, "N G S I"]:
+        """The same, stored as (N, G, I, S), for products sample by sample."""
+        view = self._view(x)
+        S = math.prod(view.shape[-len(self.taps) :])
+        return view.reshape(len(x), self.groups, -1, S).transpose(2, 3)
+
+    def _view(self, x: Float[Tensor, "N channels *size"]) -> Float[Tensor, "N channels *taps_places"]:
+        """The patches as a view of the input, with its border: sample, channel, taps, places."""
         x = self.padded(x).contiguous()
-        N, channels = x.shape[:2]
-        sizes = [self._locations(n, axis) for axis, n in enumerate(x.shape[2:])]
         inner = x.stride()[2:]
-        view = x.as_strided(
-            (channels, *self.taps, N, *sizes),
+        return x.as_strided(
+            (*x.shape[:2], *self.taps, *(self._locations(n, axis) for axis, n in enumerate(x.shape[2:]))),
             (
-                x.stride(1),
+                *x.stride()[:2],
                 *(i * g for i, g in zip(inner, self.gap, strict=True)),
-                x.stride(0),
                 *(i * s for i, s in zip(inner, self.step, strict=True)),
             ),
         )
-        a = view.reshape(self.groups, -1, N, math.prod(sizes))
-        return a.permute(2, 0, 3, 1)
 
     def windows(self, size: Sequence[int]) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
         """For each tap the locations at which it sees a pixel of the (unpadded) input, and these pixels."""

@@ -80,7 +80,7 @@ def _check_samples_apart(capture: Capture, few: Inputs, together: Tensor) -> Non
     """The first and the last sample must have the same output alone, with other random numbers, as together."""
     for i in (0, len(together) - 1):
         with torch.no_grad(), undisturbed():
-            torch.manual_seed(i + 1)
+            _seed(i + 1)
             alone = capture.network(take(few, slice(i, i + 1))).detach()
         check_finite(alone)
         gap = (alone[0] - together[i]).abs().max()
@@ -90,6 +90,13 @@ def _check_samples_apart(capture: Capture, few: Inputs, together: Tensor) -> Non
                 "sample is alone instead of inside a batch. Per-sample Jacobians are not defined. "
                 "Call model.eval(), or remove what depends on the whole batch or on chance."
             )
+
+
+def _seed(seed: int) -> None:
+    """`torch.manual_seed`, which without a GPU notes the stack of every call for the day that there is one."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
 
 
 def _random_probe(f: Tensor) -> tuple[Tensor, Tensor]:

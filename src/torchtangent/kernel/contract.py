@@ -18,14 +18,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
+from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer, Scale
 from torchtangent.kernel.precision import add_product, multiply
 
 Kept = Sequence[Tensor]
@@ -33,6 +33,7 @@ Block = Float[Tensor, "B N R M Q"]  # Q = R, the rows of a second sample
 REDUCTIONS = ("full", "trace", "sum", "diag")
 _STRIPS = {"cpu": 16, "cuda": 8}  # a block on the diagonal is computed in so many strips,
 _STRIP = 128  # of so many rows at least
+_PATCHES = {"cpu": 1 << 21, "cuda": 1 << 30}  # bytes of patches while J is formed: a core's own cache
 
 
 @dataclass(frozen=True)
@@ -127,15 +128,20 @@ class Formed(Way):
         return Cost(o.batches * o.rows**2 * P, 0, 0, o.batches * o.rows * P, 0)
 
     def keep(self, layer: LayerJacobian) -> Kept:
+        J = layer.d.new_empty(layer.samples, layer.outputs, self.width)
+        self.write(layer, J)
+        return (self.outputs.arrange(J),)
+
+    @staticmethod
+    def write(layer: LayerJacobian, J: Float[Tensor, "N C P"]) -> None:
+        """J = the layer's Jacobian."""
         if not isinstance(layer, Outer) or layer.order != tuple(sorted(layer.order)):
-            return (self.outputs.arrange(layer.flat()),)  # in the parameter's own order, as every other form of it
-        N, _, C, S, _ = layer.d.shape
-        J = layer.d.new_empty(N, C, self.width)
+            J.copy_(layer.flat())  # in the parameter's own order, as every other form of it
+            return
         start = 0
-        for part in layer.chunks(layer.d.element_size() * S * inputs_of(layer) * layer.groups):
+        for part in layer.chunks(layer.d[0, 0, 0, :, 0].nbytes * inputs_of(layer) * layer.groups, _PATCHES):
             J[start : start + part.samples] = part.form().transpose(1, 2).flatten(2)
             start += part.samples
-        return (self.outputs.arrange(J),)
 
     def add(self, out: Block, left: Kept, right: Kept, alpha: float, room: int) -> None:
         add_rows(out, left[0], right[0], alpha)
@@ -166,8 +172,8 @@ class Forming(Way):
 
     def add(self, out: Block, left: Kept, right: Kept, alpha: float, room: int) -> None:
         same = left[0] is right[0]
-        a1 = self.layer.locate(left[0])
-        a2 = a1 if same else self.layer.locate(right[0])
+        a1 = replace(self.layer, source=left[0]).each
+        a2 = a1 if same else replace(self.layer, source=right[0]).each
         d1, d2 = left[1], right[1]
         _, B, R, G, _, O = d1.shape
         rows = len(d1) if same else len(d1) + len(d2)
@@ -187,10 +193,11 @@ class Forming(Way):
 
 @dataclass(frozen=True)
 class Product(Way):
-    """With one location ⟨J_n, J_m⟩ = (a_n·a_m)(d_n·d_m)."""
+    """With one location ⟨J_n, J_m⟩ = (a_n·a_m)(d_n·d_m), with a bias (a_n·a_m + 1)(d_n·d_m)."""
 
     outputs: Outputs
     layer: Outer
+    bias: bool = False
     name = "product"
 
     def cost(self) -> Cost:
@@ -205,13 +212,21 @@ class Product(Way):
 
     def add(self, out: Block, left: Kept, right: Kept, alpha: float, room: int) -> None:
         B, _, R, M, Q = out.shape
-        per_sample = M * (1 + B * R * Q) * out.element_size()
-        for rows, columns in strips(out, left, right, room // per_sample):
-            for g in range(left[0].shape[1]):
-                A = multiply(left[0][rows, g], right[0][columns, g])
+        per_sample = M * (1 + Q + B * R * Q) * out.element_size()
+        for g in range(left[0].shape[1]):
+            start = end = 0
+            for rows, columns in strips(out, left, right, room // per_sample):
+                if rows.stop > end:  # strips of many outputs have few samples, too few for a fast product
+                    start, end = rows.start, max(rows.stop, rows.start + _STRIP)
+                    A = multiply(left[0][start:end, g], right[0][: max(end, columns.stop), g])
+                    if self.bias:
+                        A += 1
+                pairs = A[rows.start - start : rows.stop - start, None, : columns.stop, None]
+                pairs = pairs.expand(-1, -1, -1, Q).flatten(2)  # repeated, for the sake of long rows
                 D = multiply(_stack(left[1][rows, ..., g, :]), _stack(right[1][columns, ..., g, :]))
                 target = out[:, rows, :, columns]
-                target.addcmul_(A[:, None, :, None], D.view_as(target), value=alpha)
+                target = target.view(*target.shape[:3], -1)
+                target.addcmul_(pairs, D.view_as(target), value=alpha)
 
 
 @dataclass(frozen=True)
@@ -271,6 +286,13 @@ class Tokens(Way):
 
 
 L = TypeVar("L", bound=LayerJacobian)
+
+
+def is_bias_of(bias: LayerJacobian, weight: LayerJacobian) -> bool:
+    """Whether a bias has the cotangents of a weight."""
+    return (
+        isinstance(bias, Scale) and bias.x is None and isinstance(weight, Outer) and () != bias.origin == weight.origin
+    )
 
 
 def alike(layer: LayerJacobian, example: L) -> L:

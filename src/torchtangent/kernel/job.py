@@ -251,7 +251,7 @@ class Job:
         B, R = self.outputs.batches, self.outputs.rows
         many = len(self.plan.parts) if self.per_layer else 1
         size = (B, shape[0], R, shape[1], R)
-        return [torch.zeros(size, dtype=self.precision.total, device=device or self.device) for _ in range(many)]
+        return [_zeros(size, self.precision.total, device or self.device) for _ in range(many)]
 
     def _finish(self, block: Block, symmetric: bool) -> Tensor:
         """The kernel's own axes, as a view; of a block on the diagonal the lower half decides."""
@@ -280,6 +280,13 @@ class Job:
             self.budget,
             self.per_layer,
         )
+
+
+def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros; in main memory by NumPy, which asks the system for large pages that are zero already."""
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(size, str(dtype).removeprefix("torch.")))
 
 
 def _default_budget(device: torch.device) -> int:

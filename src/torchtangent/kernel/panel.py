@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.kernel.contract import DifferentUse, Kept, Way
+from torchtangent.kernel.contract import DifferentUse, Formed, Kept, Outputs, Way, is_bias_of
 from torchtangent.kernel.distributed import Ranks
 from torchtangent.kernel.precision import Precision
 
@@ -20,7 +20,7 @@ _ALIGN = 8  # matrix products are fastest when their edges are multiples of it
 
 @dataclass(frozen=True)
 class Part:
-    """Parameters that are contracted together: one, or several of which J is kept, side by side."""
+    """Parameters that are contracted together: one, one with its bias, or several of which J is kept, side by side."""
 
     names: tuple[str, ...]
     ways: tuple[Way, ...]
@@ -31,16 +31,27 @@ class Part:
 
     def keep(self, layers: Mapping[str, LayerJacobian]) -> Kept:
         """What is kept of some samples."""
-        kept = []
-        for name, way in zip(self.names, self.ways, strict=True):
-            try:
-                kept.append(way.keep(layers[name]))
-            except DifferentUse as error:
-                raise DifferentUse(name) from error
-        if len(kept) == 1:
-            return kept[0]
-        J = torch.cat([k[0] for k in kept], -1)
-        return (F.pad(J, (0, -J.shape[-1] % _ALIGN)),)
+        chosen = [layers[name] for name in self.names]
+        if len(chosen) > 1 and isinstance(self.way, Formed):
+            return self._side_by_side(chosen, self.way.outputs)
+        if not all(is_bias_of(bias, chosen[0]) for bias in chosen[1:]):
+            raise DifferentUse(self.names[0])
+        try:
+            return self.way.keep(chosen[0])
+        except DifferentUse as error:
+            raise DifferentUse(self.names[0]) from error
+
+    @staticmethod
+    def _side_by_side(layers: Sequence[LayerJacobian], outputs: Outputs) -> Kept:
+        widths = [layer.shape.numel() for layer in layers]
+        aligned = math.ceil(sum(widths) / _ALIGN) * _ALIGN
+        dtype = reduce(torch.promote_types, (layer.d.dtype for layer in layers))
+        J = layers[0].d.new_empty(layers[0].samples, layers[0].outputs, aligned, dtype=dtype)
+        *places, rest = J.split([*widths, aligned - sum(widths)], -1)
+        for layer, place in zip(layers, places, strict=True):
+            Formed.write(layer, place)
+        rest.zero_()
+        return (outputs.arrange(J),)
 
 
 class Panel:
@@ -65,9 +76,11 @@ class Panel:
         count = len(new[0][0])
         for i, (part, tensors) in enumerate(zip(self.parts, new, strict=True)):
             if not self.kept[i]:
-                self.kept[i] = [t.new_empty(self.n, *t.shape[1:], dtype=self._format(t)) for t in tensors]
+                self.kept[i] = [t if self._as_is(t) else self._room(t) for t in tensors]
                 self.scales[i] = [math.inf if self._scaled(t) else 1.0 for t in tensors]
             for j, t in enumerate(tensors):
+                if t is self.kept[i][j]:
+                    continue
                 place = self.kept[i][j][self.filled : self.filled + count]
                 if self._scaled(t):
                     self._rescale(i, j, _scale(largest[i][j], part.way.terms))
@@ -82,6 +95,13 @@ class Panel:
     def unit(self, part: int) -> float:
         """What a product of kept tensors has to be multiplied with."""
         return 1 / math.prod(self.scales[part])
+
+    def _as_is(self, t: Tensor) -> bool:
+        """Whether a tensor can be kept without a copy: all samples are in it."""
+        return len(t) == self.n and t.is_contiguous() and t.dtype == self._format(t) and not self._scaled(t)
+
+    def _room(self, t: Tensor) -> Tensor:
+        return t.new_empty(self.n, *t.shape[1:], dtype=self._format(t))
 
     def _scaled(self, t: Tensor) -> bool:
         return self.precision.held == torch.float16 and t.is_floating_point()

@@ -12,14 +12,26 @@ import torch
 
 from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
 from torchtangent.jacobians.inputs import TangentWarning
-from torchtangent.kernel.contract import Formed, Forming, Locations, Outputs, Product, Tokens, Way, inputs_of
+from torchtangent.kernel.contract import (
+    Formed,
+    Forming,
+    Locations,
+    Outputs,
+    Product,
+    Tokens,
+    Way,
+    inputs_of,
+    is_bias_of,
+)
 from torchtangent.kernel.panel import Part
 from torchtangent.kernel.pixels import Pixels
 from torchtangent.kernel.precision import Precision
 
 _SHARE = 0.25  # of the memory that is free for work goes to captures and blocks, the rest to what is kept
 _EDGE = {"cpu": 1024, "cuda": 15360}  # samples along a tile, at most
-_BATCH = {"cpu": 256, "cuda": 1024}  # samples captured at a time, at most
+_BATCH = {"cpu": 4096, "cuda": 1024}  # samples captured at a time, at most
+_CAPTURED = {"cpu": 96 << 20, "cuda": 1 << 40}  # and bytes: a CPU takes long to get more, and to fill it
+_FEW = 64  # samples that are captured together whatever they take
 _ROOM = {"cpu": 32 << 20, "cuda": 1 << 40}  # bytes for products, at most: small ones stay in a CPU's cache
 _COPIES = 4  # how often J is read or written before it is kept
 _MARGINS = (1.0, 1.1, 1.5)  # how much longer a way that keeps less may take, the first with which all samples fit
@@ -198,14 +210,15 @@ def make_plan(task: Task, ways: Mapping[str, str] | None = None) -> Plan:
             edge = max(1, int((free - work) / (2 * held)))
             edges1, panel = _edges(n, edge), 1
             edges2 = edges1 if m is None else _edges(m, edge)
-    batch = max(1, min(_BATCH[task.machine.kind], work // max(1, captured)))
+    fast = max(_FEW, _CAPTURED[task.machine.kind] // max(1, captured))
+    batch = max(1, min(_BATCH[task.machine.kind], fast, work // max(1, captured)))
     lines = tuple(
         (name, way.name, way.cost().pair * task.pairs, way.cost().held * task.precision.held.itemsize, seconds)
         for name, way in chosen.items()
         for seconds in (task.seconds(way, task.layers[name], edge),)
     )
     return Plan(
-        _parts(chosen, task.separate),
+        _parts(task, chosen),
         (edges1, edges2),
         panel,
         batch,
@@ -240,12 +253,21 @@ def _choose(task: Task, layer: LayerJacobian, name: str | None, margin: float) -
     return min(near, key=lambda way: way.cost().held)
 
 
-def _parts(chosen: Mapping[str, Way], separate: bool) -> tuple[Part, ...]:
-    """All parameters of which J is kept go into one part, unless their kernels are wanted apart."""
-    formed = () if separate else tuple(name for name, way in chosen.items() if isinstance(way, Formed))
-    parts = [Part((name,), (way,)) for name, way in chosen.items() if name not in formed]
+def _parts(task: Task, chosen: Mapping[str, Way]) -> tuple[Part, ...]:
+    """A bias goes with its weight, the others of which J is kept into one part, unless kernels are wanted apart."""
+    if task.separate:
+        return tuple(Part((name,), (way,)) for name, way in chosen.items())
+    formed = {name: way for name, way in chosen.items() if isinstance(way, Formed)}
+    parts, scaled = [], task.precision.held == torch.float16  # then the inputs have a scale, and a bias's one has not
+    for name, way in chosen.items():
+        if isinstance(way, Product) and not scaled:
+            biases = [bias for bias in formed if is_bias_of(task.layers[bias], task.layers[name])]
+            way = replace(way, bias=bool(biases))
+            parts.append(Part((name, *biases), (way, *(formed.pop(bias) for bias in biases))))
+        elif not isinstance(way, Formed):
+            parts.append(Part((name,), (way,)))
     if formed:
-        parts.append(Part(formed, tuple(chosen[name] for name in formed)))
+        parts.append(Part(tuple(formed), tuple(formed.values())))
     return tuple(parts)
 
 
