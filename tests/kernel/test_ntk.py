@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import oracle
 import pytest
 import torch
@@ -11,6 +13,8 @@ from oracle import count, take
 from torch import Tensor, nn
 
 import torchtangent as tt
+from torchtangent.kernel.job import Job
+from torchtangent.kernel.plan import make_plan
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "tf32": 1e-3, "float16": 1e-3, "bfloat16": 5e-3}
 every_case = pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())
@@ -65,6 +69,25 @@ def test_every_way_with_every_reduction(name: str, reduce: str) -> None:
     job = make_job(ZOO[name].build(), reduce=reduce)
     for way in WAYS:
         assert_near(run_forced(job, way, edge=2, panel=2), expected_kernel(J, J, reduce), 1e-10, way)
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_tiles_in_strips_that_share_a_product(reduce: str) -> None:
+    """J of a linear map is its input for each output: strips of few samples, of many, and across their ends."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(4, 10, 3, groups=2), nn.Flatten()).double()
+    x = torch.randn(300, 4, 3, 3, dtype=torch.float64)
+    group = torch.arange(10) // 5
+    a = x.view(300, 2, 18)[:, group]  # (N, C, I)
+    one = torch.eye(10, dtype=torch.float64)
+    J = torch.cat([torch.einsum("nci,ce->ncei", a, one).flatten(2), one.expand(300, -1, -1)], 2)
+    for n2 in (None, 100):
+        job = Job(model, x, None if n2 is None else x[:n2], reduce=reduce)
+        expected = expected_kernel(J, J[:n2], reduce)
+        for room in (1 << 25, 50 * expected[0].nbytes):  # 50 samples do not divide a strip's 128
+            edges = ((0, 300), (0, n2 or 300))
+            job.plan = replace(make_plan(job.task, {"0.weight": "product"}), edges=edges, batch=300, room=room)
+            assert_near(job.run(False), expected, 1e-10, f"{n2}, {room}:")
 
 
 @pytest.mark.parametrize("precision", TOLERANCE)

@@ -11,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
+import oracle
 import pytest
 import torch
 from children import CHILDREN, killed
@@ -277,8 +278,6 @@ def test_a_parameter_used_differently_in_later_batches_is_still_exact() -> None:
     x[:, 0] = torch.tensor([-1.0, 1, 1, 1, 1, 1, -1, 1])
     job = Job(model, x)
     job.plan = replace(job.plan, edges=((0, 2, 4, 6, 8),) * 2, panel=1, batch=2)
-    import oracle
-
     J = oracle.jacobian(model, x)
     with pytest.warns(tt.TangentWarning):
         K = job.run(False)
@@ -305,9 +304,27 @@ def test_a_bias_used_differently_in_later_batches_is_still_exact() -> None:
     chosen = plan.make_plan(job.task, {"first.weight": "product", "second.weight": "product"})
     assert [part.names for part in chosen.parts] == [("first.weight", "first.bias"), ("second.weight", "second.bias")]
     job.plan = replace(chosen, edges=((0, 2, 4, 6),) * 2, panel=1, batch=2)
-    import oracle
-
     J = oracle.jacobian(model, x)
     with pytest.warns(tt.TangentWarning, match="sample by sample"):  # what depends on values cannot be vectorized
         K = job.run(False)
     torch.testing.assert_close(K, torch.einsum("ncp,mep->nmce", J, J), rtol=1e-10, atol=1e-12)
+
+
+def test_a_stored_plan_that_needs_more_memory_is_followed_and_said(tmp_path: Path) -> None:
+    model, x = problem(200)
+    job = Job(model, x)
+    stored = replace(job.plan, batch=2 * job.plan.batch).to_json()
+    with pytest.warns(
+        tt.TangentWarning, match=f"captured {2 * job.plan.batch} at a time; .* {job.plan.batch} fit into"
+    ):
+        followed = job.plan.follow(job.task, stored)
+    assert followed.batch == 2 * job.plan.batch
+
+
+def test_what_autograd_keeps_of_layers_that_are_not_asked_for_counts() -> None:
+    body = nn.Sequential(nn.Linear(3, 1000), nn.Tanh(), nn.Linear(1000, 1000), nn.Tanh())
+    model, x = nn.Sequential(*body, nn.Linear(1000, 2)), torch.randn(4, 3)
+    few = Job(model, x, params="4.*").capture.bytes_per_sample[0]
+    assert few >= 2 * 1000 * 4  # the two results of tanh
+    body.requires_grad_(False)
+    assert Job(model, x, params="4.*").capture.bytes_per_sample[0] < few  # what is frozen has no graph

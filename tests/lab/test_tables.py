@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -96,3 +97,14 @@ def test_the_readme_has_the_optimizers_of_the_committed_arrays() -> None:
     seconds = [arrays[f"curves-{name}/seconds"] for name in optimizers]
     assert rows["| training loss after 8 epochs"] == [f" {loss[:, 7].mean():.1f} " for loss in losses]
     assert rows["| seconds an epoch"] == [f" {np.median(spent[:, 7]) / 8:.2f} " for spent in seconds]
+
+
+def test_the_readme_has_the_lazy_networks_of_the_committed_claims() -> None:
+    root = Path(__file__).parents[2]
+    claims = json.loads((root / "results/george2022/paper/claims.json").read_text())
+    measured = {(claim["id"], claim["name"]): claim["measured"] for claim in claims}
+    onset = measured["TG-Fig5.2-bottomleft", "values"]
+    lower = 100 * measured["TG-Fig5.3-top", "without it, test"]["over α = 1"]
+    said = (root / "README.md").read_text().replace("\n", " ")
+    assert f"a loss of {onset['α = 1']:.2f} on clean samples, against {onset['α = 100']:.2f}" in said
+    assert f"without it is {lower:.1f} points lower" in said

@@ -59,7 +59,7 @@ class FisherProduct:
                 n += root.shape[1]
                 for v, product in pairs:
                     _add(product, model.pull(_weigh(root, model.push(v))))
-            return total.div_(n).T
+            return total.div_(n).T.contiguous()
         pulled = self.cotangents.start()
         for x, y in self.batches.pieces(self._size):
             n += batch_size(x)
@@ -69,7 +69,7 @@ class FisherProduct:
                 f, w = push(self.capture, x, v)
                 u = pulled(f, y) if u is None else u
                 _add(product, pull(self.capture, x, _weigh(u, w)))
-        return total.div_(n).T
+        return total.div_(n).T.contiguous()
 
     def _keep(self) -> None:
         """Linearize the data and keep it, if it is small and the model allows it."""

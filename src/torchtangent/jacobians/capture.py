@@ -18,12 +18,13 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.modules.conv import _ConvTransposeNd
 
 from torchtangent.jacobians import fallback
 from torchtangent.jacobians.call import Network, pull_back, undisturbed
 from torchtangent.jacobians.factors import Dense, LayerJacobian, Outer, Scale, merge, zero
+from torchtangent.jacobians.graph import walk
 from torchtangent.jacobians.inputs import (
     Inputs,
     Output,
@@ -167,7 +168,7 @@ class Trace:
 
     def __init__(self, capture: Capture, x: Inputs, f: Tensor, uses: list[Use]) -> None:
         self.capture, self.x, self.graph_outputs = capture, x, f
-        nodes, counts = _walk(f)
+        nodes, counts = walk(f)
         self.uses = [u for u in uses if u.edge.node in nodes]
         recorded = Counter(name for u in self.uses for name in u.names.values())
         used = {name: counts[id(p)] for name, p in capture.params.items()}
@@ -330,24 +331,6 @@ def _apply_rule(use: Use, d: Tensor, n: int) -> dict[str, LayerJacobian]:
         raise NoRule(f"{rows} rows for {n} samples")
     factors = RULES[type(use.module)](use.module, _wide(use.x), d)
     return factors if rows == n else {k: j.regroup(n) for k, j in factors.items()}
-
-
-def _walk(f: Tensor) -> tuple[set[Node], Counter[int]]:
-    """All nodes of the graph behind f, and how often it uses each leaf (by id)."""
-    counts: Counter[int] = Counter()
-    if f.grad_fn is None:
-        return set(), counts
-    nodes, stack = {f.grad_fn}, [f.grad_fn]
-    while stack:
-        for node, _ in stack.pop().next_functions:
-            if node is None:
-                continue
-            if hasattr(node, "variable"):
-                counts[id(node.variable)] += 1
-            elif node not in nodes:
-                nodes.add(node)
-                stack.append(node)
-    return nodes, counts
 
 
 def _wide(t: Tensor) -> Tensor:

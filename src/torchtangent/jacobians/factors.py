@@ -86,9 +86,9 @@ class Outer(LayerJacobian):
         return self.locate(self.source)
 
     @property
-    def each(self) -> Float[Tensor, "N G S I"]:
+    def a_by_sample(self) -> Float[Tensor, "N G S I"]:
         """a, stored for products sample by sample."""
-        return self.locate.each(self.source) if isinstance(self.locate, Patches) else self.a
+        return self.locate.by_sample(self.source) if isinstance(self.locate, Patches) else self.a
 
     @property
     def outputs(self) -> int:
@@ -107,7 +107,7 @@ class Outer(LayerJacobian):
     def form(self) -> Float[Tensor, "N G C O I"]:
         """J in matrix form, one product per sample and group with the outputs side by side."""
         N, G, C, S, O = self.d.shape
-        a = self.each
+        a = self.a_by_sample
         if S == 1:
             return self.d.squeeze(3).unsqueeze(4) * a.unsqueeze(2)
         d = self.d.transpose(3, 4).reshape(N * G, C * O, S)
@@ -145,7 +145,7 @@ class Outer(LayerJacobian):
             for part in self.chunks(G * C * O * I * item):
                 d = part.d.transpose(3, 4).reshape(-1, C * O, S)
                 buffer = d.new_empty(len(d), C * O, I) if buffer is None else buffer
-                J = torch.bmm(d, part.each.reshape(-1, S, I), out=buffer[: len(d)])
+                J = torch.bmm(d, part.a_by_sample.reshape(-1, S, I), out=buffer[: len(d)])
                 total += J.square_().view(-1, G, C, O, I).sum((0, 2))
         return total
 

@@ -52,7 +52,7 @@ class Patches:
         a = view.movedim(0, 1 + len(self.taps)).reshape(self.groups, -1, len(x), S)
         return a.permute(2, 0, 3, 1)
 
-    def each(self, x: Float[Tensor, "N channels *size"]) -> Float[Tensor, "N G S I"]:
+    def by_sample(self, x: Float[Tensor, "N channels *size"]) -> Float[Tensor, "N G S I"]:
         """The same, stored as (N, G, I, S), for products sample by sample."""
         view = self._view(x)
         S = math.prod(view.shape[-len(self.taps) :])

@@ -8,6 +8,7 @@ that fail go to the fallback, which is held to the same test.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from torchtangent.jacobians.call import float32_products, undisturbed
 from torchtangent.jacobians.factors import LayerJacobian
+from torchtangent.jacobians.graph import saved_bytes
 from torchtangent.jacobians.inputs import Inputs, check_finite, take
 
 if TYPE_CHECKING:
@@ -124,9 +126,14 @@ def _mismatches(trace: Trace, layers: dict[str, LayerJacobian], r: Tensor, u: Te
 
 
 def _measure(capture: Capture, trace: Trace, n: int) -> tuple[int, int]:
-    """Bytes that a trace holds for a sample: activations, and factors for each cotangent."""
+    """Bytes that a trace holds for a sample: activations, and factors for each cotangent.
+
+    Where only some layers are recorded, autograd may keep far more than what they saw.
+    """
     item = trace.outputs.element_size()
     inputs = sum(u.x.numel() for u in trace.uses)
     outputs = sum(u.shape.numel() for u in trace.uses)
     rest = sum(capture.params[name].numel() for name in capture.uncovered)
-    return item * (inputs + 2 * outputs) // n, item * (outputs // n + rest)
+    saved = saved_bytes(trace.graph_outputs, without=chain(capture.model.parameters(), capture.model.buffers()))
+    fixed = max(item * (inputs + 2 * outputs), saved)
+    return fixed // n, item * (outputs // n + rest)

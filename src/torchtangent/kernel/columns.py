@@ -16,8 +16,8 @@ from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.factors import LayerJacobian, Outer
 from torchtangent.jacobians.inputs import Inputs, batch_size
 from torchtangent.jacobians.products import push
-from torchtangent.kernel.contract import inputs_of
 from torchtangent.kernel.samples import Samples
+from torchtangent.kernel.way import inputs_of
 
 _BUDGET = 256 << 20  # bytes of activations and factors at a time
 _COLUMN_BYTES = 1 << 30  # of vectors in parameter space at a time

@@ -16,102 +16,17 @@ outputs meet is the business of `Outputs`: B separate kernels, in each of which 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer, Scale
+from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
 from torchtangent.kernel.precision import add_product, multiply
+from torchtangent.kernel.way import STRIP, Block, Cost, Kept, Outputs, Way, alike, inputs_of, strips
 
-Kept = Sequence[Tensor]
-Block = Float[Tensor, "B N R M Q"]  # Q = R, the rows of a second sample
-REDUCTIONS = ("full", "trace", "sum", "diag")
-_STRIPS = {"cpu": 16, "cuda": 8}  # a block on the diagonal is computed in so many strips,
-_STRIP = 128  # of so many rows at least
 _PATCHES = {"cpu": 1 << 21, "cuda": 1 << 30}  # bytes of patches while J is formed: a core's own cache
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """How a sample's C outputs enter the kernel.
-
-    "full": C rows for each sample. "diag": C kernels of one row. "trace": one row, the outputs side by side in J (their
-    inner products add up). "sum": one row, J of the sum of the outputs, which is what is pulled back.
-    """
-
-    reduce: str
-    outputs: int
-
-    @property
-    def batches(self) -> int:
-        """B, the number of separate kernels."""
-        return self.outputs if self.reduce == "diag" else 1
-
-    @property
-    def rows(self) -> int:
-        """R, the rows of a sample in each."""
-        return self.outputs if self.reduce == "full" else 1
-
-    @property
-    def folded(self) -> int:
-        """How many outputs stand side by side in a row."""
-        return self.outputs if self.reduce == "trace" else 1
-
-    def arrange(self, t: Float[Tensor, "N C *S X"]) -> Float[Tensor, "N B R *S Y"]:
-        """The outputs' axis, where it belongs."""
-        if self.folded > 1:
-            t = t.movedim(1, -2).flatten(-2).unsqueeze(1)
-        return t.reshape(t.shape[0], self.batches, self.rows, *t.shape[2:])
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a way costs; the planner turns it into seconds.
-
-    Args:
-        pair: Multiplications for a pair of samples.
-        sample: Multiplications for a sample in each block that it is part of.
-        traffic: Numbers read or written for a pair, beside the products.
-        held: Numbers kept of a sample.
-        opened: Numbers that one sample needs while its block is computed.
-    """
-
-    pair: int
-    sample: int
-    traffic: int
-    held: int
-    opened: int
-
-
-class DifferentUse(Exception):
-    """A batch uses a parameter in a form for which its way was not chosen."""
-
-
-class Way(ABC):
-    """One way to contract one layer."""
-
-    name: str
-    terms = 1  # the longest sum that it takes in the format in which factors are held
-
-    @abstractmethod
-    def cost(self) -> Cost:
-        """What it costs."""
-
-    @abstractmethod
-    def keep(self, layer: LayerJacobian) -> Kept:
-        """What is kept of some samples, (N, ...) each."""
-
-    @abstractmethod
-    def add(self, out: Block, left: Kept, right: Kept, alpha: float, room: int) -> None:
-        """out += alpha ⟨J_n, J_m⟩ with about `room` bytes to work in.
-
-        On the diagonal of a symmetric kernel left and right are the same samples: then only pairs m ≤ n are asked for.
-        """
 
 
 @dataclass(frozen=True)
@@ -172,8 +87,8 @@ class Forming(Way):
 
     def add(self, out: Block, left: Kept, right: Kept, alpha: float, room: int) -> None:
         same = left[0] is right[0]
-        a1 = replace(self.layer, source=left[0]).each
-        a2 = a1 if same else replace(self.layer, source=right[0]).each
+        a1 = replace(self.layer, source=left[0]).a_by_sample
+        a2 = a1 if same else replace(self.layer, source=right[0]).a_by_sample
         d1, d2 = left[1], right[1]
         _, B, R, G, _, O = d1.shape
         rows = len(d1) if same else len(d1) + len(d2)
@@ -217,7 +132,7 @@ class Product(Way):
             start = end = 0
             for rows, columns in strips(out, left, right, room // per_sample):
                 if rows.stop > end:  # strips of many outputs have few samples, too few for a fast product
-                    start, end = rows.start, max(rows.stop, rows.start + _STRIP)
+                    start, end = rows.start, max(rows.stop, rows.start + STRIP)
                     A = multiply(left[0][start:end, g], right[0][: max(end, columns.stop), g])
                     if self.bias:
                         A += 1
@@ -285,31 +200,6 @@ class Tokens(Way):
                 add_pairs(out[:, rows, :, columns], same, left[1][rows, :, :, s], right[1][columns], alpha)
 
 
-L = TypeVar("L", bound=LayerJacobian)
-
-
-def is_bias_of(bias: LayerJacobian, weight: LayerJacobian) -> bool:
-    """Whether a bias has the cotangents of a weight."""
-    return (
-        isinstance(bias, Scale) and bias.x is None and isinstance(weight, Outer) and () != bias.origin == weight.origin
-    )
-
-
-def alike(layer: LayerJacobian, example: L) -> L:
-    """The layer, if it has the form of the one for which a way was chosen."""
-    same = isinstance(layer, type(example)) and layer.d.shape[1:] == example.d.shape[1:]
-    if same and isinstance(layer, Outer) and isinstance(example, Outer):
-        same = layer.source.shape[1:] == example.source.shape[1:]
-    if same and isinstance(layer, type(example)):
-        return layer
-    raise DifferentUse
-
-
-def inputs_of(layer: Outer) -> int:
-    """I, without forming patches."""
-    return layer.shape.numel() // (layer.groups * layer.d.shape[-1])
-
-
 def add_rows(out: Block, J1: Float[Tensor, "N B R P"], J2: Float[Tensor, "M B R P"], alpha: float) -> None:
     """out += alpha J1 J2ᵀ; of a block on the diagonal little more than the lower half."""
     B, _, _, M, Q = out.shape
@@ -331,17 +221,6 @@ def add_pairs(
     B, N, R, M, Q = out.shape
     D = multiply(_stack(d1), d2.transpose(0, 1).flatten(1, 3)).view(B, N, R, M, Q, -1)
     out.add_(D.mul_(A[:, None, :, None]).sum(-1), alpha=alpha)
-
-
-def strips(out: Block, left: Kept, right: Kept, samples: int) -> Iterator[tuple[slice, slice]]:
-    """Strips of at most so many rows with the columns they meet: all, or those up to the diagonal."""
-    n, m = out.shape[1], out.shape[3]
-    symmetric = left[0] is right[0]
-    fair = max(math.ceil(n / _STRIPS.get(out.device.type, 8)), _STRIP // out.shape[2])
-    step = max(1, min(samples, fair if symmetric else n))
-    for i in range(0, n, step):
-        end = min(i + step, n)
-        yield slice(i, end), slice(0, end if symmetric else m)
 
 
 def pair_bytes(out: Block, S: int) -> int:

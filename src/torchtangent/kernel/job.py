@@ -17,7 +17,6 @@ from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import Inputs, Output, TangentWarning
 from torchtangent.jacobians.select import Params
-from torchtangent.kernel.contract import REDUCTIONS, Block, DifferentUse, Outputs
 from torchtangent.kernel.distributed import Ranks
 from torchtangent.kernel.identity import content_hash
 from torchtangent.kernel.panel import Panel
@@ -27,6 +26,7 @@ from torchtangent.kernel.progress import Progress, Report
 from torchtangent.kernel.samples import Samples, check_alike
 from torchtangent.kernel.store import KernelStore, load_kernel
 from torchtangent.kernel.tiles import Tile, tiles_of
+from torchtangent.kernel.way import REDUCTIONS, Block, DifferentUse, Outputs
 from torchtangent.operators.symmetric import reflect
 
 _FRACTION = {"cpu": 0.5, "cuda": 0.9}  # of the machine's memory, if the user does not say how much

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.kernel.contract import DifferentUse, Formed, Kept, Outputs, Way, is_bias_of
+from torchtangent.kernel.contract import Formed
 from torchtangent.kernel.distributed import Ranks
 from torchtangent.kernel.precision import Precision
+from torchtangent.kernel.way import DifferentUse, Kept, Outputs, Way, is_bias_of
 
 _ALIGN = 8  # matrix products are fastest when their edges are multiples of it
 
@@ -66,18 +67,18 @@ class Panel:
         self.ranks = ranks if ranks.size <= n else Ranks()
         self.own = self.ranks.stretch(n)  # the samples that this process captures
         self.filled = self.own.start
-        self.kept: list[list[Tensor]] = [[] for _ in parts]
-        self.scales: list[list[float]] = [[] for _ in parts]
+        self.kept: list[list[Tensor]] = []  # by part
+        self.scales: list[list[float]] = []
 
     def append(self, layers: Mapping[str, LayerJacobian]) -> None:
         """Add the next samples."""
         new = [part.keep(layers) for part in self.parts]
         largest = self._largest(new)
         count = len(new[0][0])
+        if not self.kept:  # all at once: where memory ends, nothing is there
+            self.kept = [[t if self._as_is(t) else self._room(t) for t in tensors] for tensors in new]
+            self.scales = [[math.inf if self._scaled(t) else 1.0 for t in tensors] for tensors in new]
         for i, (part, tensors) in enumerate(zip(self.parts, new, strict=True)):
-            if not self.kept[i]:
-                self.kept[i] = [t if self._as_is(t) else self._room(t) for t in tensors]
-                self.scales[i] = [math.inf if self._scaled(t) else 1.0 for t in tensors]
             for j, t in enumerate(tensors):
                 if t is self.kept[i][j]:
                     continue
@@ -97,8 +98,9 @@ class Panel:
         return 1 / math.prod(self.scales[part])
 
     def _as_is(self, t: Tensor) -> bool:
-        """Whether a tensor can be kept without a copy: all samples are in it."""
-        return len(t) == self.n and t.is_contiguous() and t.dtype == self._format(t) and not self._scaled(t)
+        """Whether a tensor can be kept without a copy: all samples are in it, and little else in its memory."""
+        whole = len(t) == self.n and t.is_contiguous() and t.untyped_storage().nbytes() <= 2 * t.nbytes
+        return whole and t.dtype == self._format(t) and not self._scaled(t)
 
     def _room(self, t: Tensor) -> Tensor:
         return t.new_empty(self.n, *t.shape[1:], dtype=self._format(t))

@@ -18,8 +18,8 @@ from torch import Tensor
 from torchtangent.jacobians.factors import LayerJacobian, Outer
 from torchtangent.jacobians.patches import Patches
 from torchtangent.kernel import fused
-from torchtangent.kernel.contract import Block, Cost, Kept, Outputs, Way, alike, inputs_of, strips
 from torchtangent.kernel.precision import multiply
+from torchtangent.kernel.way import Block, Cost, Kept, Outputs, Way, alike, inputs_of, strips
 
 
 @dataclass(frozen=True)

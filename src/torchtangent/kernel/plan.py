@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,26 +12,17 @@ import torch
 
 from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
 from torchtangent.jacobians.inputs import TangentWarning
-from torchtangent.kernel.contract import (
-    Formed,
-    Forming,
-    Locations,
-    Outputs,
-    Product,
-    Tokens,
-    Way,
-    inputs_of,
-    is_bias_of,
-)
+from torchtangent.kernel.contract import Formed, Forming, Locations, Product, Tokens
 from torchtangent.kernel.panel import Part
 from torchtangent.kernel.pixels import Pixels
 from torchtangent.kernel.precision import Precision
+from torchtangent.kernel.way import Outputs, Way, inputs_of, is_bias_of
 
 _SHARE = 0.25  # of the memory that is free for work goes to captures and blocks, the rest to what is kept
 _EDGE = {"cpu": 1024, "cuda": 15360}  # samples along a tile, at most
 _BATCH = {"cpu": 4096, "cuda": 1024}  # samples captured at a time, at most
 _CAPTURED = {"cpu": 96 << 20, "cuda": 1 << 40}  # and bytes: a CPU takes long to get more, and to fill it
-_FEW = 64  # samples that are captured together whatever they take
+_FEW = 64  # samples that are captured together if they fit, however slow that is
 _ROOM = {"cpu": 32 << 20, "cuda": 1 << 40}  # bytes for products, at most: small ones stay in a CPU's cache
 _COPIES = 4  # how often J is read or written before it is kept
 _MARGINS = (1.0, 1.1, 1.5)  # how much longer a way that keeps less may take, the first with which all samples fit
@@ -142,10 +133,10 @@ class Plan:
         """The plan of an earlier run, with as many samples kept at a time as fit today."""
         edges = (tuple(stored["edges1"]), tuple(stored["edges2"]))
         panel = max(1, self.panel * self.edges[0][1] // max(edges[0][1], edges[1][1]))
-        if edges[0][1] > self.edges[0][1]:
+        if edges[0][1] > self.edges[0][1] or stored["batch"] > self.batch:
             warnings.warn(
-                f"The stored plan has tiles of {edges[0][1]} samples, larger than the {self.edges[0][1]} that fit into "
-                "max_memory today; it is followed, with more memory.",
+                f"The stored plan has tiles of {edges[0][1]} samples, captured {stored['batch']} at a time; "
+                f"{self.edges[0][1]} and {self.batch} fit into max_memory today. It is followed, with more memory.",
                 TangentWarning,
                 stacklevel=2,
             )
@@ -212,18 +203,14 @@ def make_plan(task: Task, ways: Mapping[str, str] | None = None) -> Plan:
             edges2 = edges1 if m is None else _edges(m, edge)
     fast = max(_FEW, _CAPTURED[task.machine.kind] // max(1, captured))
     batch = max(1, min(_BATCH[task.machine.kind], fast, work // max(1, captured)))
-    lines = tuple(
-        (name, way.name, way.cost().pair * task.pairs, way.cost().held * task.precision.held.itemsize, seconds)
-        for name, way in chosen.items()
-        for seconds in (task.seconds(way, task.layers[name], edge),)
-    )
+    parts = _parts(task, chosen)
     return Plan(
-        _parts(task, chosen),
+        parts,
         (edges1, edges2),
         panel,
         batch,
         min(_ROOM[task.machine.kind], int(work / 2)),
-        lines,
+        tuple(line for part in parts for line in _lines(task, part, edge)),
     )
 
 
@@ -269,6 +256,16 @@ def _parts(task: Task, chosen: Mapping[str, Way]) -> tuple[Part, ...]:
     if formed:
         parts.append(Part(tuple(formed), tuple(formed.values())))
     return tuple(parts)
+
+
+def _lines(task: Task, part: Part, edge: int) -> Iterator[tuple[str, str, int, int, float]]:
+    """For people: each parameter with its way and what that costs; a bias that goes with its weight costs nothing."""
+    for i, (name, way) in enumerate(zip(part.names, part.ways, strict=True)):
+        if i and not isinstance(part.way, Formed):
+            yield name, part.way.name, 0, 0, 0.0
+        else:
+            cost, seconds = way.cost(), task.seconds(way, task.layers[name], edge)
+            yield name, way.name, cost.pair * task.pairs, cost.held * task.precision.held.itemsize, seconds
 
 
 def _bytes(task: Task, ways: Sequence[Way]) -> tuple[int, int]:

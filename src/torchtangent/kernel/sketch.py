@@ -22,9 +22,9 @@ from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
 from torchtangent.jacobians.inputs import Output, leaves, map_leaves, versions
 from torchtangent.jacobians.select import Params
 from torchtangent.kernel.columns import batches, layers_of, pull_columns, push_columns, split_columns, square_sum
-from torchtangent.kernel.contract import inputs_of
 from torchtangent.kernel.ntk import flatten, ntk
 from torchtangent.kernel.samples import Samples
+from torchtangent.kernel.way import inputs_of
 from torchtangent.operators import ImplicitOperator, LowRankOperator
 
 _BLOCK = 64  # columns of a random projection that share a seed

@@ -101,11 +101,11 @@ class Descent:
 
 @contextmanager
 def deterministic(*, search: bool = False) -> Iterator[None]:
-    """On a GPU convolutions are always summed in the same order; the user's settings return.
+    """On a GPU convolutions are summed in the same order at every step; the user's settings return.
 
     Args:
         search: Take the fastest such algorithm for each shape, by timing. Otherwise cuDNN guesses, for float32 and maps
-            of a pixel or two up to twenty times as slow; but on a busy GPU the choice, and so the rounding, may differ.
+            of a pixel or two up to twenty times as slow; but the next process may choose, and so round, otherwise.
     """
     cudnn = torch.backends.cudnn
     before = cudnn.deterministic, cudnn.benchmark

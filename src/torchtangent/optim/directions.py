@@ -116,7 +116,10 @@ def _diagonal(name: str, step: Step, ranks: Ranks) -> Tensor:
 
 
 def _divided(tasks: list[Task]) -> list[list[Task]]:
-    """What is done at once: on a CPU a layer, while it is in the cache, elsewhere all, for the fewest launches."""
+    """What is done at once: on a CPU a layer, while it is in the cache, elsewhere all, for the fewest launches.
+
+    All together need two or three numbers more for each parameter while they are in work.
+    """
     if not tasks:
         return []
     device = next(iter(tasks[0].raw.values())).device.type

@@ -87,7 +87,7 @@ def train(context: Context, model: nn.Module, task: Task) -> dict[str, Any]:
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """On a GPU convolutions in full float32, always summed in the same order.
+    """On a GPU convolutions in full float32, summed in the same order at every step.
 
     α(f − f₀) loses as many digits as α has, and of TF32's three none would be left.
     """
