@@ -10,9 +10,10 @@ from torchtangent.lab.study import Scale
 
 _FULL: tuple[Scale, ...] = ("paper",)
 _RANKS = (
-    "Spearman's correlation over the runs of a seed that came to the goal, mean over seeds. The threshold is "
-    "ours. Fewer than three such runs are not compared."
+    "Spearman's correlation over the runs of a seed that came to the goal (at least three), mean over seeds. The "
+    "threshold is ours."
 )
+_GAPS = f"{_RANKS} Ranks also count gaps that differ by less than the sampling error of the test images."
 
 CLAIMS = (
     *(
@@ -23,7 +24,7 @@ CLAIMS = (
             published="follows",
             measure=ours.follows(part),
             rule=Each({"mean": AtLeast(ours.FOLLOWS)}),
-            note=_RANKS,
+            note=_GAPS,
         )
         for part in SWEEPS
     ),
@@ -34,7 +35,8 @@ CLAIMS = (
         published="decreasing or flat",
         measure=ours.with_value("widths"),
         rule=Each({"mean": AtMost(0.0)}),
-        note="Spearman's correlation of C with the width, over the runs of a seed that came to the goal.",
+        note="Spearman's correlation of C with the width, over the runs of a seed that came to the goal; one learning "
+        "rate for all widths.",
     ),
     Claim(
         id="TG-Fig6.6",
@@ -49,11 +51,11 @@ CLAIMS = (
         Claim(
             id="TG-Fig6.6",
             name=f"Neyshabur et al., {part}",
-            statement=f"So does the measure of Neyshabur et al. ({part}).",
+            statement=f"The measure of Neyshabur et al. follows the generalization gap ({part}).",
             published="follows",
             measure=ours.follows(part, ours.THEIRS),
             rule=Each({"mean": AtLeast(ours.FOLLOWS)}),
-            note=_RANKS,
+            note=_GAPS,
         )
         for part in ("widths", "corruption")
     ),
@@ -65,7 +67,7 @@ CLAIMS = (
         measure=ours.others_following("widths", "corruption"),
         rule=AtMost(0.0),
         scales=_FULL,
-        note="How many do, with width and with random labels alike. Which measures the paper compares is not known to "
-        "us; these are those of the protocol that it cites.",
+        note="How many do, with width and with random labels alike; it says little where C does not follow either. The "
+        "paper's measures are not known to us; these are those of the protocol that it cites.",
     ),
 )

@@ -92,10 +92,10 @@ CLAIMS = (
     Claim(
         id="TG-PropB.1.4/6",
         name="time constant as printed",
-        statement="As printed, without the reciprocal: −log(1 − λⱼ/λ₁).",
+        statement="With η = 1/λ₁, mode j has the time constant −log(1 − λⱼ/λ₁), as printed, without the reciprocal.",
         published="−log(1 − λⱼ/λ₁)",
         measure=ours.time_constant_error("tau_printed"),
         rule=AtMost(1e-6),
-        note="An erratum of the thesis: this line is expected not to hold.",
+        note="An erratum of the thesis: this line is expected not to hold, unlike those that call a formula wrong.",
     ),
 )

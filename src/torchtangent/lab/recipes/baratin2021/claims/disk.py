@@ -72,8 +72,8 @@ CLAIMS = (
         measure=ours.dips,
         rule=AtLeast(0.8),
         scales=_FULL,
-        note="The part of runs at the larger rate; the least value along training, not the last one. "
-        "Our thresholds, set after small trial runs.",
+        note="The part of runs at the larger rate; the least of few points along training, not the last one. Our "
+        "thresholds, set after small trial runs.",
     ),
     Claim(
         id="TG-Fig6.1",
@@ -128,7 +128,7 @@ CLAIMS = (
     Claim(
         id="TG-FigB.4",
         name="leading ones",
-        statement="The leading eigenfunctions together become more so.",
+        statement="The leading eigenfunctions together become more invariant under rotations.",
         published="rotation-invariant",
         measure=ours.roundness_gain,
         rule=Each({SURE: AtLeast(0.0)}),
@@ -137,7 +137,7 @@ CLAIMS = (
     Claim(
         id="TG-FigB.4",
         name="together",
-        statement="So does what they are together, Σ λⱼ uⱼ².",
+        statement="What the leading eigenfunctions are together, Σ λⱼ uⱼ², becomes more invariant under rotations.",
         published="rotation-invariant",
         measure=ours.gain("roundness_together"),
         rule=Each({SURE: AtLeast(0.0)}),
@@ -152,7 +152,8 @@ CLAIMS = (
         measure=ours.labels_share,
         rule=Each({"end": AtLeast(0.8), f"gain, {SURE}": AtLeast(0.0)}),
         scales=_FULL,
-        note=f"‖Φᵀy‖/‖y‖ of the centred labels, larger rate, mean over seeds. {_OURS}",
+        note=f"‖Φᵀy‖/‖y‖ of the centred labels, larger rate, mean over seeds. {_OURS} Where it is passed before "
+        "training, the gain decides.",
     ),
     Claim(
         id="TG-Fig6.1-notebook",

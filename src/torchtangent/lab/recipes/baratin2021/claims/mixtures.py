@@ -29,7 +29,7 @@ CLAIMS = (
             Claim(
                 id="TG-Fig6.4",
                 name=f"earlier, {kind}",
-                statement=f"… and earlier (beside {kind}).",
+                statement=f"With {kind} as difficult ones, the kernel aligns earlier with the labels of easy images.",
                 published="faster",
                 measure=ours.delays(part),
                 rule=Each({"share of seeds": AtLeast(1.0)}),
@@ -39,7 +39,10 @@ CLAIMS = (
             Claim(
                 id="TG-Fig6.4",
                 name=f"ratio, {kind}",
-                statement=f"The ratio of both becomes much larger than one (beside {kind}).",
+                statement=(
+                    f"With {kind} as difficult ones, the ratio of CKA on easy and on difficult images becomes much "
+                    "larger than one."
+                ),
                 published="≫ 1",
                 measure=ours.largest_ratio(part),
                 rule=Each({"mean": AtLeast(2.0)}),
@@ -65,30 +68,30 @@ CLAIMS = (
         published="later",
         measure=ours.with_depth(DEPTHS, ours.onset),
         rule=AtLeast(CLEARLY),
-        note=f"The step at which a tenth of the rise on easy images is made. {_OVER}",
+        note=f"The step at which a tenth of the rise on easy images is made, interpolated between few points. {_OVER}",
     ),
     Claim(
         id="TG-FigB.7",
         name="rises faster",
-        statement="… rises faster …",
+        statement="In deeper networks alignment rises faster.",
         published="faster",
         measure=ours.with_depth(DEPTHS, ours.rise_time),
         rule=AtMost(-CLEARLY),
-        note=f"From a tenth to nine tenths of the rise, as a ratio of steps. {_OVER}",
+        note=f"From a tenth to nine tenths of the rise, as a ratio of steps: its duration, not its slope. {_OVER}",
     ),
     Claim(
         id="TG-FigB.7",
         name="rises higher",
-        statement="… and higher.",
+        statement="In deeper networks alignment rises higher.",
         published="higher",
         measure=ours.with_depth(DEPTHS, ours.height),
         rule=AtLeast(CLEARLY),
-        note=_OVER,
+        note=f"The largest on easy images. {_OVER}",
     ),
     Claim(
         id="TG-FigB.7",
         name="ratio peaks higher",
-        statement="The ratio of easy and difficult peaks higher in deeper networks …",
+        statement="In deeper networks the ratio of easy and difficult peaks higher.",
         published="higher",
         measure=ours.with_depth(DEPTHS, ours.ratio_peak),
         rule=AtLeast(CLEARLY),
@@ -97,7 +100,7 @@ CLAIMS = (
     Claim(
         id="TG-FigB.7",
         name="ratio peaks shorter",
-        statement="… and for fewer steps.",
+        statement="In deeper networks the ratio of easy and difficult peaks for fewer steps.",
         published="fewer",
         measure=ours.with_depth(DEPTHS, ours.ratio_time),
         rule=AtMost(-CLEARLY),

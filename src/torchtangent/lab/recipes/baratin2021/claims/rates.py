@@ -43,7 +43,7 @@ CLAIMS = (
         published="1",
         measure=ours.all_reached,
         rule=Each({"reached": AtLeast(1.0)}),
-        note="Beyond the rate that is stable at the start a network may diverge; those that do are left out. A "
-        "network stops at its first step below the goal: beside it, the lowest of their losses over the goal.",
+        note="A check of ours. Beyond the rate that is stable at the start a network may diverge and is left out. One "
+        "stops at its first step below the goal: beside it, the lowest of their losses over the goal.",
     ),
 )

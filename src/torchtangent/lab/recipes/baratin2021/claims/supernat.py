@@ -31,7 +31,7 @@ CLAIMS = (
     Claim(
         id="TG-Fig6.5",
         name="by how much",
-        statement="… much lower.",
+        statement="SuperNat ends with a much lower test error; κ such that the largest factor is 1.",
         published="much lower in the figure",
         measure=ours.error_ratio("SuperNat, max"),
         rule=AtMost(0.5),
@@ -40,7 +40,7 @@ CLAIMS = (
     Claim(
         id="TG-Fig6.5",
         name="freezing",
-        statement="It freezes in the directions of the noise.",
+        statement="SuperNat freezes in the directions of the noise.",
         published="freezes",
         measure=ours.noise_fitted,
         rule=AtMost(0.5),
@@ -50,7 +50,7 @@ CLAIMS = (
     Claim(
         id="TG-Fig6.5",
         name="constant trace",
-        statement="So it does if κ keeps the trace of the kernel.",
+        statement="SuperNat ends with a lower test error if κ keeps the trace of the kernel.",
         published='"up to isotropic rescaling"',
         measure=ours.better("SuperNat, trace"),
         rule=AtLeast(0.9),
@@ -59,7 +59,7 @@ CLAIMS = (
     Claim(
         id="TG-Fig6.5",
         name="no constant",
-        statement="So it does without κ, for the mean loss.",
+        statement="SuperNat ends with a lower test error without κ, for the mean loss.",
         published='"up to isotropic rescaling"',
         measure=ours.better("SuperNat, none"),
         rule=AtLeast(0.9),
@@ -68,7 +68,7 @@ CLAIMS = (
     Claim(
         id="TG-Fig6.5",
         name="no constant, summed loss",
-        statement="So it does without κ, for the summed loss.",
+        statement="SuperNat ends with a lower test error without κ, for the summed loss.",
         published='"up to isotropic rescaling"',
         measure=ours.better("SuperNat, none, summed loss"),
         rule=AtLeast(0.9),

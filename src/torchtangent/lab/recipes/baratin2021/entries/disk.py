@@ -8,7 +8,7 @@ from torchtangent.lab.study import Entry, Panel
 _SETUP = (
     "{disk[points]} points of [−1, 1]², +1 within √(2/π) of 0; {disk[layers]} linear layers, width {disk[width]}, "
     "ReLU, PyTorch's default initialization; gradient descent on all points, rates {disk[lrs]}, seeds {disk[seeds]}; "
-    "the kernel on a grid of {disk[side]} × {disk[side]} points."
+    "the kernel on a grid of {disk[side]} × {disk[side]} points, at the iterations {disk[probes]}."
 )
 
 ENTRIES = (
@@ -78,7 +78,7 @@ ENTRIES = (
         setup=(
             "{disk-notebook[points]} points, {disk-notebook[layers]} linear layers of width {disk-notebook[width]}, "
             "rate {disk-notebook[lrs]}, seeds {disk-notebook[seeds]}, grid {disk-notebook[side]} × "
-            "{disk-notebook[side]}, nothing centred."
+            "{disk-notebook[side]}, iterations {disk-notebook[probes]}, nothing centred."
         ),
         parts=("disk-notebook",),
         panels=(

@@ -12,7 +12,8 @@ _SETUP = (
     "ResNet18 with BatchNorm ({held-out-ResNet18[base]} channels at first) on {held-out-VGG19[data]}, trained on "
     "{held-out-MLP[train]} images with batches of {held-out-MLP[batch]} and learning rates {held-out-MLP[lr]} and "
     "{held-out-VGG19[lr]} for {held-out-MLP[steps]}, {held-out-VGG19[steps]} and {held-out-ResNet18[steps]} steps; "
-    "kernels, all outputs, of {held-out-MLP[samples]} test images."
+    "kernels, all outputs, of {held-out-MLP[samples]} test images. Seeds {held-out-MLP[seeds]} (MLP) and "
+    "{held-out-VGG19[seeds]} (others)."
 )
 _NOTES = (
     "The released code computes the kernel of ResNet18 with BatchNorm in training mode, where an output depends on "

@@ -20,7 +20,8 @@ ENTRIES = (
             "of {mixture-random[data]} and {mixture-random[difficult]} difficult ones: with random labels, or of "
             "{mixture-kmnist[other]}; SGD with batches of {mixture-random[batch]}, learning rate "
             "{mixture-random[lr]}, momentum 0.9, {mixture-random[steps]} steps. Kernels, all outputs, of "
-            "{mixture-random[samples]} easy and as many difficult training images. Seeds {mixture-random[seeds]}."
+            "{mixture-random[samples]} easy and as many difficult training images, at {mixture-random[halts]} points. "
+            "Seeds {mixture-random[seeds]}."
         ),
         parts=tuple(KINDS.values()),
         panels=(
@@ -53,8 +54,8 @@ ENTRIES = (
             f"MLPs of {', '.join(map(str, DEPTHS))} layers "
             "with {depth-3[width]} units, {depth-3[easy]} images of {depth-3[data]} and {depth-3[difficult]} with "
             "random labels; SGD with batches of {depth-3[batch]}, learning rate {depth-3[lr]}, momentum 0.9, "
-            "{depth-3[steps]} steps. Kernels of {depth-3[samples]} easy and as many difficult training images. Seeds "
-            "{depth-3[seeds]}."
+            "{depth-3[steps]} steps. Kernels of {depth-3[samples]} easy and as many difficult training images, at "
+            "{depth-3[halts]} points. Seeds {depth-3[seeds]}."
         ),
         parts=tuple(draw.DEPTH_PARTS),
         panels=(

@@ -12,18 +12,19 @@ _SETUP = (
 )
 _KERNEL = (
     "Kernels, all outputs, of the first {noise-0[samples]} training images with the labels they are trained on, and "
-    "of as many test images with their true labels, centred per class; {noise-0[halts]} points between the steps 0 "
-    "and {noise-0[steps]} ({noise-50[steps]} with 50 % random labels). Seeds {noise-0[seeds]}."
+    "of as many test images with their true labels, centred per class. Training loss and accuracy are of "
+    "{noise-0[evaluated]} training images, test accuracy of {noise-0[test]} test images. Seeds {noise-0[seeds]}. "
+    "{noise-0[halts]} points, the last at step {noise-0[steps]}"
 )
+_LEVELS = " ({noise-20[steps]} with 20 %, {noise-50[steps]} with 50 % random labels)."
+_SLOW = " ({noise-50[steps]} with 50 % random labels); at the small rate at step {slow-0[steps]}."
 _NOTES = (
     "As in the text, batches of 100 without weight decay and augmentation; the released code has batches of 128, "
     "weight decay 5·10⁻⁴, crops and flips. Random labels are uniform over all ten classes, the true one included. "
-    "The paper trains on all 50,000 images for up to 1,000 epochs; here it is a fifth of them, so that the steps go "
-    "through each image more often, for random labels to be memorized. Points are some of the paper's steps "
-    "5⌊1.15ᵏ⌋. One seed at paper scale: a verdict there has no uncertainty over seeds. The "
-    "network at smoke scale was chosen after four small ones had been tried."
+    "The paper trains on all 50,000 images for up to 1,000 epochs; here, at paper scale, a fifth of them for some tens "
+    "of epochs, for random labels to be memorized in fewer steps. Points are some of the paper's steps 5⌊1.15ᵏ⌋. One "
+    "seed at paper scale: no uncertainty. The network at smoke scale was chosen after four small ones had been tried."
 )
-_SLOW = " At the small rate the last step is {slow-0[steps]}."
 _NOISE = ("noise-0", "noise-20", "noise-50")
 _RATES = ("noise-0", "noise-50", "slow-0", "slow-50")
 
@@ -32,13 +33,13 @@ ENTRIES = (
         id="TG-Fig6.2",
         title="The tangent kernel becomes anisotropic early in training",
         paper=(
-            "VGG19 on CIFAR-10 with 0, 20 and 50 % random labels: eigenvalues grow by more than two orders of "
-            "magnitude, the larger ones faster; the effective rank drops early to less than 10 % of its start (20 % "
-            "with 50 % random labels); 40 of 1,000 eigenvalues hold more than 70 % of the trace. With 50 % random "
-            "labels the rank stays low while test accuracy rises and rises again with overfitting. Kernels of "
-            "training and test images have nearly the same spectrum."
+            "VGG19 on CIFAR-10 with 0, 20 (released notebook only) and 50 % random labels: eigenvalues grow by more "
+            "than two orders of magnitude, the larger ones faster; the effective rank drops early to less than 10 % of "
+            "its start (20 % with 50 % random labels); 40 of 1,000 eigenvalues hold more than 70 % of the trace. With "
+            "50 % random labels the rank stays low while test accuracy rises and rises again with overfitting. Kernels "
+            "of training and test images have nearly the same spectrum."
         ),
-        setup=_SETUP + _KERNEL,
+        setup=_SETUP + _KERNEL + _LEVELS,
         parts=_NOISE,
         panels=(
             Panel(draw.spectrum("noise-0", "Spectrum, true labels"), "Eigenvalues of the kernel along training."),
@@ -60,11 +61,12 @@ ENTRIES = (
         id="TG-Fig6.3",
         title="The tangent kernel aligns with the labels",
         paper=(
-            "In the same runs CKA with the labels increases, to about 0.25 without random labels; with many of them "
-            "it is much higher on test images than on training images while the network learns. Several layers come "
-            "above 0.5, the topmost stay low; under noise the layers' CKA peaks when test accuracy does."
+            "In the same runs CKA with the labels increases, to about 0.25 (a thumbnail of the released notebook) "
+            "without random labels; with many of them it is much higher on test images than on training images while "
+            "the network learns. Several layers come above 0.5, the topmost stay low; under noise the layers' CKA "
+            "peaks when test accuracy does."
         ),
-        setup=_SETUP + _KERNEL,
+        setup=_SETUP + _KERNEL + _LEVELS,
         parts=_NOISE,
         panels=(
             Panel(draw.alignments(draw.LEVELS, "Alignment"), "CKA of training and test kernels along training."),

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchtangent.lab.claims import Claim
-from torchtangent.lab.recipes.george2022.claims.noise import EVERY_SEED, NO_START, UNMEASURED
+from torchtangent.lab.recipes.george2022.claims.noise import EVERY_SEED, NO_START
 from torchtangent.lab.recipes.george2022.claims.noise import conclusions as on_noise
 from torchtangent.lab.recipes.george2022.measures import cscores as ours
 from torchtangent.lab.recipes.george2022.measures.noise import NOISE
 from torchtangent.lab.recipes.george2022.measures.seen import gap
 from torchtangent.lab.rules import AtLeast, AtMost, Each
 
-_EQUAL = "At equal mean training loss over the bins, mean over the range that both runs pass."
+_EQUAL = "At equal mean training loss over the bins, mean over the range that both runs pass: "
 
 
-def conclusions(id: str, parts: Sequence[str]) -> tuple[Claim, ...]:
+def conclusions(id: str, parts: Sequence[str], note: str = "") -> tuple[Claim, ...]:
     """The conclusions of figure 5.2, top left."""
     return (
         Claim(
@@ -25,16 +25,16 @@ def conclusions(id: str, parts: Sequence[str]) -> tuple[Claim, ...]:
             published="lower",
             measure=gap(parts, ours.decile(-1), sign=-1),
             rule=EVERY_SEED,
-            note=_EQUAL + " α = 100 minus α = 1." + UNMEASURED,
+            note=_EQUAL + "α = 100 minus α = 1. " + note,
         ),
         Claim(
             id=id,
             name="most difficult tenth",
-            statement="… and those with the lowest C-scores a higher one.",
+            statement="At equal training loss the samples with the lowest C-scores have a higher loss with α = 1.",
             published="higher",
             measure=gap(parts, ours.decile(0)),
             rule=EVERY_SEED,
-            note=_EQUAL + " α = 1 minus α = 100." + UNMEASURED,
+            note=_EQUAL + "α = 1 minus α = 100. " + note,
         ),
     )
 
@@ -83,8 +83,8 @@ CLAIMS = (
     ),
     *conclusions("TG-Fig5.2-topleft", ours.CSCORES),
     *on_noise("TG-FigC.2", NOISE[1:], "The other seed alone."),
-    *conclusions("TG-FigC.2", ours.CSCORES[1:]),
-    *conclusions("TG-FigC.4", ("other-cscores-a*",)),
+    *conclusions("TG-FigC.2", ours.CSCORES[1:], "The other seed alone."),
+    *conclusions("TG-FigC.4", ("other-cscores-a*",), "One seed."),
     Claim(
         id="TG-FigC.5",
         name="sign",
@@ -94,17 +94,17 @@ CLAIMS = (
         rule=Each({"easiest": AtMost(0.0), "most difficult": AtLeast(0.0)}),
         note=(
             "Of the easiest and the most difficult tenth, means over the range that all runs pass and over seeds. At "
-            "first the order of the bins was part of this claim, which then did not hold on digits." + UNMEASURED
+            "first the order of the bins was part of this claim, which then did not hold on digits."
         ),
     ),
     Claim(
         id="TG-FigC.5",
         name="order",
-        statement="… and falls from bin to bin.",
+        statement="At equal training loss non-linear minus linear loss falls from bin to bin, from hard to easy.",
         published="not said",
         measure=ours.tilt,
         rule=AtMost(-0.9),
-        note="Spearman's correlation of these means and the bins' numbers; −0.9 is our threshold." + UNMEASURED,
+        note="Spearman's correlation of the bins' means and their numbers; −0.9 is our threshold.",
     ),
     Claim(
         id="TG-FigC.6",
@@ -115,7 +115,7 @@ CLAIMS = (
         rule=EVERY_SEED,
         note=(
             "The easiest bin's accuracy minus that of the most difficult one, at equal mean accuracy: α = 1 minus "
-            "α = 100." + NO_START + UNMEASURED
+            "α = 100, " + NO_START
         ),
     ),
 )

@@ -76,7 +76,7 @@ CLAIMS = (
     Claim(
         id="TG-Ex2",
         name="network, peak",
-        statement="It rises towards (2 − 2q/n)², where it would be with the first mode learned and no other.",
+        statement="The network's error on noisy samples rises towards (2 − 2q/n)², that of the first mode alone.",
         published=2.25,
         measure=ours.mean("network_bases", ours.peak),
         rule=Each({"− 2 s.e.": AtLeast(1.0), "+ 2 s.e.": AtMost(2.25)}),
@@ -89,7 +89,8 @@ CLAIMS = (
         published="fall",
         measure=lambda arrays: float(ours.each("linearized_bases", ours.rise)(arrays).max()),
         rule=AtMost(1.0 + ROUNDING),
-        note="Highest error on noisy samples over that at the start, the largest over bases: 1 if it never rises.",
+        note="Highest error on noisy samples over that at the start, the largest over bases. Only that it never rises "
+        "is asked.",
     ),
     Claim(
         id="TG-Ex2",
@@ -121,7 +122,7 @@ CLAIMS = (
     Claim(
         id="TG-Ex3",
         name="gap for all λ",
-        statement="So it is for all λ between 0 and 1, as the thesis has it.",
+        statement="The network's gap is larger than the linearized network's for all λ between 0 and 1.",
         published="larger, λ ∈ (0, 1)",
         measure=ours.excess_below_one,
         rule=AtLeast(0.0),

@@ -8,8 +8,8 @@ from torchtangent.lab.rules import AtLeast, AtMost
 
 _ALL = ("signs", "kernel", "representation", "representation, d×d")
 _FALLS = (
-    "Spearman's correlation of the median over seeds with the progress of training, −1 if it only falls; −0.9 is our "
-    "threshold."
+    "Spearman's correlation of the median over seeds with the progress of training, −1 if it only falls; ranks also "
+    "count small moves on a plateau. −0.9 is our threshold."
 )
 
 CLAIMS = (
@@ -61,7 +61,10 @@ CLAIMS = (
     Claim(
         id="TG-5-metrics",
         name="representation, d×d",
-        statement="For α = 1 so it does as the released code computes it, with d×d second moments.",
+        statement=(
+            "For α = 1 the alignment of the representation by d×d second moments, as in the released code, decreases "
+            "steadily."
+        ),
         published="decreases",
         measure=ours.steadiness(1.0, "representation, d×d"),
         rule=AtMost(-0.9),

@@ -7,7 +7,10 @@ from torchtangent.lab.recipes.george2022.measures import examples as ours
 from torchtangent.lab.rules import AtLeast, AtMost, Each
 
 _ABOVE, _BELOW = Each({"− 2 s.e.": AtLeast(0.0)}), Each({"+ 2 s.e.": AtMost(0.0)})
-_ORDER = "Rank correlation of a mode's index with the step at which half of it is learned; over seeds."
+_ORDER = (
+    "Rank correlation of a mode's index with the step at which half of it is learned, over seeds: ±1 would be the "
+    "published order, less is a tendency."
+)
 
 CLAIMS = (
     Claim(
@@ -40,7 +43,7 @@ CLAIMS = (
     Claim(
         id="TG-FigC.9",
         name="example 2, noisy rises",
-        statement="There the error on noisy samples rises at first.",
+        statement="In the non-linear regime the error on noisy samples rises at first.",
         published="rises",
         measure=ours.mean("plain-2/network_errors", ours.rise),
         rule=Each({"− 2 s.e.": AtLeast(1.01)}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchtangent.lab.recipes.george2022.entries.noise import LENGTH, PROGRESS, named
+from torchtangent.lab.recipes.george2022.entries.noise import LENGTH, PROGRESS, UNMEASURED, named
 from torchtangent.lab.recipes.george2022.figures import cscores as draw
 from torchtangent.lab.recipes.george2022.measures.cscores import CSCORES
 from torchtangent.lab.study import Entry, Panel
@@ -24,9 +24,9 @@ ENTRIES = (
             "C-score is its average over n (eq. 5.3.2)."
         ),
         setup=(
-            "{consistency[subsets]} subsets of {consistency[train]} samples of {consistency[data]} for every fraction "
-            "of {consistency[fractions]}; on each a network with {consistency[widths]} hidden units is trained for "
-            "{consistency[steps]} steps of {consistency[batch]}."
+            "Of the first {consistency[train]} samples of {consistency[data]}, {consistency[subsets]} random subsets "
+            "of each fraction {consistency[fractions]}; on each a network with {consistency[widths]} hidden units is "
+            "trained for {consistency[steps]} steps with batches of {consistency[batch]}."
         ),
         parts=("consistency",),
         panels=(Panel(draw.by_size, "Sorted consistencies for subsets of several sizes, and their mean."),),
@@ -61,7 +61,7 @@ ENTRIES = (
         parts=named("other-cscores-a*"),
         panels=(Panel(draw.deciles(parts=("other-cscores-a*",)), "Losses of deciles 0, 2, 7, 9 against the mean."),),
         caption="As figure 5.2, top left, for the other network; one seed.",
-        notes=_SCORES + "What is smaller than published is said at TG-FigC.3.",
+        notes=_SCORES + "What is smaller than published is said at TG-FigC.3. " + UNMEASURED,
     ),
     Entry(
         id="TG-FigC.5",

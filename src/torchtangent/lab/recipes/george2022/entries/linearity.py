@@ -26,9 +26,9 @@ ENTRIES = (
         ),
         caption="Similarity to initialization against the training loss, for α = 1 (left) and α = 100 (right).",
         notes=(
-            "The released code computes the representation's alignment from d×d second moments, the thesis defines it "
-            "with n×n Gram matrices; both are logged. They need not agree: what all inputs of the last layer have in "
-            "common weighs much in an uncentred Gram matrix."
+            "Here an MLP takes the ResNet18's place. The released code computes the representation's alignment from "
+            "d×d second moments, the thesis defines it with n×n Gram matrices; both are logged. They need not agree: "
+            "what all inputs of the last layer have in common weighs much in an uncentred Gram matrix."
         ),
     ),
 )

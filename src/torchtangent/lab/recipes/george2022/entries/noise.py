@@ -21,10 +21,15 @@ PROGRESS = (
     "they have come equally far: progress is made monotone by its running minimum, and values are interpolated on the "
     "range that both runs pass."
 )
+UNMEASURED = "NaN: a run did not get far enough to be compared, which counts as not held."
 LENGTH = (
-    "Published: 200 epochs for α = 1, 1,000 for α = 100, single runs. Here fewer epochs and two seeds, so that all "
-    "runs of the study take minutes on one GPU; at the smoke scale digits and a small network, whose settings were "
-    "found in small trials."
+    "Published: 200 epochs (α = 1) and 1,000 (α = 100), single runs. Here fewer and two seeds: where α = 100 stops at "
+    "a higher training loss, only losses above that are compared. At the smoke scale digits and a small network, whose "
+    f"settings were found in small trials. {UNMEASURED}"
+)
+_NO_START = (
+    "Accuracies are compared without the look at step 0, where all outputs are zero; it was left out after the first "
+    "verdicts on digits were seen."
 )
 _NETWORK = (
     "{noise-a1-s0[network]} without normalization on {noise-a1-s0[train]} images of {noise-a1-s0[data]}, of which 15 % "
@@ -52,7 +57,10 @@ ENTRIES = (
             "Against the loss of clean training samples, so that training goes from left to right. Mean over seeds and "
             "their range; dotted, where memorization begins on each seed."
         ),
-        notes=LENGTH,
+        notes=(
+            f"{LENGTH} The released code also trains on SVHN (TG-SVHN), which the thesis does not show; it is not run "
+            "here and has no claim."
+        ),
     ),
     Entry(
         id="TG-Fig5.2-right",
@@ -75,7 +83,8 @@ ENTRIES = (
         ),
         notes=(
             "The representation's alignment is that of n×n Gram matrices, as the thesis defines it; that of d×d second "
-            "moments, as in the released code, is logged too. No paper compares α = 100 with the linearized network."
+            "moments, as in the released code, is logged too. No paper compares α = 100 with the linearized network. "
+            "NaN: a run was measured less than three times, which counts as not held."
         ),
     ),
     Entry(
@@ -104,7 +113,7 @@ ENTRIES = (
         notes=(
             "The text's axis is the loss of clean samples, the released code also has their accuracy: both. η = 10⁻⁶ "
             "took 10,000 epochs and is left out; in the epochs given here the smallest rate may get through the first "
-            "part of training only."
+            f"part of training only. {_NO_START} {UNMEASURED}"
         ),
     ),
     Entry(
@@ -140,7 +149,7 @@ ENTRIES = (
         notes=(
             "PyTorch's initialization makes the tangent kernel of VGG11 so small that α = 100 took 10,000 epochs at "
             "η = 0.01. Here its rate is larger (found in small trials on a CPU), the training set half as large and "
-            "VGG11 half as wide (32 channels). At the smoke scale LeNet takes its place."
+            f"VGG11 half as wide (32 channels). At the smoke scale LeNet takes its place. {UNMEASURED}"
         ),
     ),
     Entry(
@@ -158,6 +167,6 @@ ENTRIES = (
             Panel(draw.memorization("test", "accuracies"), "Accuracy of test samples."),
         ),
         caption="As figure 5.2, with accuracies on both axes; noisy samples count as right with their wrong label.",
-        notes=LENGTH,
+        notes=f"{_NO_START} {LENGTH}",
     ),
 )

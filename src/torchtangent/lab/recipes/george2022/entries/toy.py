@@ -19,8 +19,8 @@ ENTRIES = (
         setup=(
             "Networks with {yin-yang-0[widths]} ReLUs, PyTorch's own initialization, {yin-yang-0[samples]} points "
             "drawn anew for each run; gradient descent on the logistic loss of α(f − f₀) with all points at the rate "
-            "{yin-yang-0[lr]}/α², at least {yin-yang-0[least]} and at most {yin-yang-0[most]} iterations. There are "
-            "five times {yin-yang-0[runs]} runs. The losses on a grid of {yin-yang-0[side]}×{yin-yang-0[side]} points "
+            "{yin-yang-0[lr]}/α², at least {yin-yang-0[least]} and at most {yin-yang-0[most]} iterations; five parts "
+            "of {yin-yang-0[runs]} runs each. The losses on a grid of {yin-yang-0[side]}×{yin-yang-0[side]} points "
             "are compared at the first iteration with a training loss below {yin-yang-0[levels]}."
         ),
         parts=NAMES,
@@ -40,9 +40,9 @@ ENTRIES = (
         ),
         notes=(
             "The rate is the thesis', the released script's is ten times that; thresholds and iterations are the "
-            "script's. With these few runs come to a training loss of 0.3 with α = 100. At smoke scale the rate is "
-            "larger and the iterations are fewer in proportion, with fewer runs. The linearized network is trained "
-            "alike on the same points, by its kernel, which none of the papers did."
+            "script's. With α = 100 not all runs come to the lowest training loss. At smoke scale the rate is larger "
+            "and the iterations are fewer in proportion, with fewer runs. The linearized network is trained alike on "
+            "the same points, by its kernel, which none of the papers did."
         ),
     ),
 )
