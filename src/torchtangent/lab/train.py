@@ -100,16 +100,14 @@ class Descent:
 
 
 @contextmanager
-def deterministic(*, search: bool = False) -> Iterator[None]:
-    """On a GPU convolutions are summed in the same order at every step; the user's settings return.
+def deterministic() -> Iterator[None]:
+    """On a GPU convolutions are always summed in the same order; the user's settings return.
 
-    Args:
-        search: Take the fastest such algorithm for each shape, by timing. Otherwise cuDNN guesses, for float32 and maps
-            of a pixel or two up to twenty times as slow; but the next process may choose, and so round, otherwise.
+    The order must not be chosen by timing either, though that finds faster ones for maps of a pixel or two.
     """
     cudnn = torch.backends.cudnn
     before = cudnn.deterministic, cudnn.benchmark
-    cudnn.deterministic, cudnn.benchmark = True, search
+    cudnn.deterministic, cudnn.benchmark = True, False
     try:
         yield
     finally:

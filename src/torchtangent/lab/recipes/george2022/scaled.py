@@ -87,11 +87,11 @@ def train(context: Context, model: nn.Module, task: Task) -> dict[str, Any]:
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """On a GPU convolutions in full float32, summed in the same order at every step.
+    """On a GPU convolutions in full float32, always summed in the same order.
 
     α(f − f₀) loses as many digits as α has, and of TF32's three none would be left.
     """
-    with deterministic(search=True), float32_products():
+    with deterministic(), float32_products():
         yield
 
 
