@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from torchtangent.lab import data
 from torchtangent.lab.models import mlp, seeded
-from torchtangent.lab.train import Descent, accuracy, batches, epochs
+from torchtangent.lab.train import Descent, accuracy, batches, deterministic, epochs
 
 
 def network() -> nn.Module:
@@ -114,3 +114,17 @@ def test_an_epochs_step_is_torchs_sgd() -> None:
         optimizer.step()
     for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert torch.allclose(p, q, atol=1e-6)
+
+
+def test_deterministic_holds_inside_and_leaves_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+
+    @deterministic()
+    def fails() -> None:
+        assert (torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark) == (True, False)
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+    assert (torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark) == (False, True)
