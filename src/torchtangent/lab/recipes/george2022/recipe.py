@@ -25,7 +25,7 @@ from torchtangent.lab.study import Part, Scale, Study, picker
 PARTS = (
     Part("first-step", lazy.first_step),
     Part("trajectories", lazy.trajectories),
-    Part("linearity", linearity.linearity),
+    Part("linearity", linearity.linearity, long=True),
     *toy.PARTS,
     *closed.PARTS,
     *examples.PARTS,

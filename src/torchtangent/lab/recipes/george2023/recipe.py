@@ -33,7 +33,7 @@ PARTS = (
     Part("random-layers", kronecker.random_layers),
     Part("real-layers", approximations.real_layers, needs=("checkpoints",)),
     Part("damping", kronecker.damping),
-    Part("perturbations", tangent.perturbations),
+    Part("perturbations", tangent.perturbations, long=True),
     Part("line-kernels", tangent.line_kernels),
     Part("contraction", margins.contraction),
     Part("generalization", margins.generalization),

@@ -20,7 +20,7 @@ PARTS = (
     Part("alignments", theory.alignments),
     Part("stein", theory.stein),
     Part("data-set", predictors.data_set),
-    Part("averaged", directions.averaged),
+    Part("averaged", directions.averaged, long=True),
     Part("first-directions", directions.first),
     Part("accuracies", predictors.accuracies),
     *(Part(f"eigenfunctions-{network}", eigenfunctions.learning) for network in NETWORKS),
