@@ -310,7 +310,7 @@ def test_a_bias_used_differently_in_later_batches_is_still_exact() -> None:
     torch.testing.assert_close(K, torch.einsum("ncp,mep->nmce", J, J), rtol=1e-10, atol=1e-12)
 
 
-def test_a_stored_plan_that_needs_more_memory_is_followed_and_said(tmp_path: Path) -> None:
+def test_a_stored_plan_that_needs_more_memory_is_followed_and_said() -> None:
     model, x = problem(200)
     job = Job(model, x)
     stored = replace(job.plan, batch=2 * job.plan.batch).to_json()
