@@ -20,7 +20,7 @@ from torch import distributed, nn
 import torchtangent as tt
 from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.kernel import plan
-from torchtangent.kernel.job import Held, Job
+from torchtangent.kernel.job import MEMORY, Held, Job
 from torchtangent.kernel.store import KernelStore
 from torchtangent.kernel.tiles import Tile
 
@@ -186,6 +186,17 @@ def test_a_budget_too_small_names_the_least(monkeypatch: pytest.MonkeyPatch) -> 
     torch.testing.assert_close(tt.ntk(model, x, max_memory=int(1.4 * least)), tt.ntk(model, x))
     with pytest.raises(ValueError, match="too small"):
         tt.ntk(model, x, max_memory=least // 2)
+
+
+def test_the_environment_may_set_the_fraction_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = problem()
+    whole = Job(model, x).budget
+    monkeypatch.setenv(MEMORY, "0.25")
+    assert Job(model, x).budget == pytest.approx(whole / 2, abs=1)
+    for wrong in ("0", "2", "much"):
+        monkeypatch.setenv(MEMORY, wrong)
+        with pytest.raises(ValueError, match=f"{MEMORY}={wrong} .* not a fraction"):
+            Job(model, x)
 
 
 def peak_of(budget: int, samples: int, outputs: int, found: Connection) -> None:

@@ -17,7 +17,7 @@ from torchtangent.lab.recipes.baratin2021.recipe import STUDY
 from torchtangent.lab.recipes.baratin2021.training import descend, halts, network, scores, with_random_labels
 from torchtangent.lab.results import Run
 from torchtangent.lab.rules import Rule
-from torchtangent.lab.runner import Context, Listener
+from torchtangent.lab.runner import Context
 from torchtangent.lab.study import Arrays
 
 STEPS = np.array([0, 9, 99, 999, 9999])  # step + 1 is a power of ten
@@ -357,7 +357,7 @@ def sweep_of_one(lr: float, goal: float) -> dict[str, np.ndarray]:
     """A sweep of one width on 40 digits in batches of 10."""
     part = STUDY.part("widths")
     config = STUDY.configuration("test")["widths"] | {"values": [6], "lr": lr, "goal": goal, "steps": 60}
-    context = Context(part, config, torch.device("cpu"), Run(Path()), None, Listener())
+    context = Context(part, config, torch.device("cpu"), Run(Path()), None)
     return dict(part.run(context))
 
 

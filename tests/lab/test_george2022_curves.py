@@ -27,14 +27,14 @@ from torchtangent.lab.recipes.george2022.measures.seen import advantage, gap
 from torchtangent.lab.recipes.george2022.progress import Progress
 from torchtangent.lab.recipes.george2022.recipe import STUDY
 from torchtangent.lab.results import Run
-from torchtangent.lab.runner import Context, Listener
+from torchtangent.lab.runner import Context
 from torchtangent.lab.study import Arrays, Part
 
 START = math.log(10)
 
 
 def context(tmp_path: Path, **config: object) -> Context:
-    return Context(Part("made-up", lambda _: {}), config, torch.device("cpu"), Run(tmp_path), tmp_path, Listener())
+    return Context(Part("made-up", lambda _: {}), config, torch.device("cpu"), Run(tmp_path), tmp_path)
 
 
 # Progress

@@ -15,7 +15,7 @@ from torchtangent.lab.recipes import registry
 from torchtangent.lab.recipes.ortiz2021 import deep
 from torchtangent.lab.recipes.ortiz2021.learning import Problem, problem
 from torchtangent.lab.results import Run
-from torchtangent.lab.runner import Context, Listener
+from torchtangent.lab.runner import Context
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def context(tmp_path: Path) -> Context:
     study = registry()["ortiz2021"]
     part = study.part("table-ResNet18-train")
     config = study.configuration("test")[part.name] | {"epochs": 2}
-    return Context(part, config, torch.device("cpu"), Run(tmp_path), None, Listener())
+    return Context(part, config, torch.device("cpu"), Run(tmp_path), None)
 
 
 def trained_by_torch(setting: Problem, y: torch.Tensor, config: Any, statistics: str) -> torch.nn.Module:

@@ -16,7 +16,7 @@ from lab_toy import toy_study
 from torchtangent.lab import report
 from torchtangent.lab.claims import show
 from torchtangent.lab.recipes import registry
-from torchtangent.lab.results import find_runs
+from torchtangent.lab.results import Record, find_runs
 from torchtangent.lab.runner import reproduce
 from torchtangent.lab.study import Aim, Arrays, Study, Table
 
@@ -192,6 +192,16 @@ def test_a_table_shows_what_is_there_and_names_what_is_missing(toy: Study, tmp_p
     (table,) = re.findall(r'<table class="data">(.*?)</table>', page, flags=re.DOTALL)
     assert "<td>tiny</td><td>–</td>" in table
     assert "<td>5</td><td>–</td>" not in table
+
+
+def test_time_in_which_parts_ran_side_by_side_counts_once() -> None:
+    def record(part: str, seconds: float, finished: str) -> Record:
+        return Record(part, "", "", "", seconds, {}, {"finished": f"2026-11-16 {finished} UTC"}, {})
+
+    first, beside = record("a", 60.0, "00:02:00"), record("b", 40.0, "00:02:10")
+    inside, later = record("c", 10.0, "00:01:30"), record("d", 5.0, "23:59:59")
+    assert report.elapsed([]) == 0
+    assert report.elapsed([later, beside, first, inside]) == 60 + 10 + 5
 
 
 def test_seconds_stand_beside_what_was_aimed_for(toy: Study, tmp_path: Path) -> None:

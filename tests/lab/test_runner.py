@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +16,8 @@ from lab_toy import add_up, draw_numbers, toy_study
 
 from torchtangent.lab.data import DataError
 from torchtangent.lab.results import read_json
-from torchtangent.lab.runner import Context, reproduce
-from torchtangent.lab.study import Part
+from torchtangent.lab.runner import Context, Listener, reproduce
+from torchtangent.lab.study import Entry, Part, Study
 
 
 def test_a_second_run_keeps_everything(tmp_path: Path) -> None:
@@ -123,3 +127,78 @@ def test_records_say_where_numbers_come_from(tmp_path: Path) -> None:
     assert record.config == {"seed": 0, "count": 5}
     assert record.data["scikit-learn digits"].startswith("md5 ")
     assert str(Path.home()) not in (outcome.run.folder / "parts" / "numbers.json").read_text()
+
+
+def late(context: Context) -> Mapping[str, Any]:
+    """Wait until another part runs too; so it is seen that they do so side by side."""
+    folder = context.run.folder
+    (folder / f"{context.part.name}.begun").touch()
+    for _ in context.track(range(1200)):
+        if len(list(folder.glob("*.begun"))) == 2:
+            return {"process": os.getpid()}
+        time.sleep(0.05)
+    raise TimeoutError("alone for a minute")
+
+
+def die(context: Context) -> Mapping[str, Any]:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+def raise_unusual(context: Context) -> Mapping[str, Any]:
+    class OfItsOwn(Exception):
+        pass
+
+    raise OfItsOwn("cannot travel")
+
+
+def study_of(**parts: Any) -> Study:
+    """Parts without claims, an entry each."""
+    return replace(
+        toy_study(),
+        configuration=lambda scale: {name: {} for name in parts},
+        parts=[Part(name, run) for name, run in parts.items()],
+        entries=[Entry(f"TY-{name}", name, "", "", (name,)) for name in parts],
+        claims=[],
+    )
+
+
+def test_jobs_run_side_by_side_and_what_is_needed_comes_first(tmp_path: Path) -> None:
+    outcome = reproduce(study_of(a=late, b=late), "smoke", tmp_path, jobs=2)
+    assert (sorted(outcome.computed), outcome.failed) == (["a", "b"], {})
+    processes = {int(outcome.run.load([name])["process"]) for name in "ab"}
+    assert len(processes) == 2
+    assert os.getpid() not in processes
+    alone = reproduce(toy_study(), "smoke", tmp_path / "alone")
+    apart = reproduce(toy_study(), "smoke", tmp_path / "apart", jobs=2)
+    assert apart.computed == ["numbers", "total"]
+    assert [f.measured for f in apart.findings] == [f.measured for f in alone.findings]
+    record = apart.run.record("numbers")
+    assert record is not None
+    assert record.provenance["device"].endswith("shared by up to 2 parts")
+
+
+def test_a_job_that_dies_or_fails_costs_only_its_own_part(tmp_path: Path) -> None:
+    study = study_of(dead=die, odd=raise_unusual, fine=draw_nothing)
+    outcome = reproduce(study, "smoke", tmp_path, jobs=2)
+    assert outcome.computed == ["fine"]
+    assert "its process died (exit code -9)" in str(outcome.failed["dead"])
+    assert str(outcome.failed["odd"]) == "OfItsOwn: cannot travel"
+
+
+def draw_nothing(context: Context) -> Mapping[str, Any]:
+    return {"x": 0.0}
+
+
+class Impatient(Listener):
+    """Interrupts at the first step of a part."""
+
+    def stepped(self, part: Part, done: int, total: int | None) -> None:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_ends_the_jobs(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(study_of(a=late), "smoke", tmp_path, jobs=2, listener=Impatient())
+    assert not multiprocessing.active_children()
+    assert not (tmp_path / "toy2000" / "smoke" / "parts" / "a.json").exists()

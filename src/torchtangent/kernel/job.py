@@ -29,7 +29,8 @@ from torchtangent.kernel.tiles import Tile, tiles_of
 from torchtangent.kernel.way import REDUCTIONS, Block, DifferentUse, Outputs
 from torchtangent.operators.symmetric import reflect
 
-_FRACTION = {"cpu": 0.5, "cuda": 0.9}  # of the machine's memory, if the user does not say how much
+MEMORY = "TORCHTANGENT_MEMORY"  # the environment's word on how much of the machine's memory is ours
+_FRACTION = {"cpu": 0.5, "cuda": 0.9}  # of the machine's memory, if neither user nor environment say how much
 _CAPTURE = 2.0  # bytes while capturing, as a multiple of what a trace holds
 
 Held = tuple[Panel, int]  # kept samples, and the first one's place among all
@@ -294,7 +295,14 @@ def _default_budget(device: torch.device) -> int:
         memory = torch.cuda.get_device_properties(device).total_memory
     else:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return int(_FRACTION.get(device.type, 0.5) * memory)
+    said = os.environ.get(MEMORY)
+    try:
+        fraction = _FRACTION.get(device.type, 0.5) if said is None else float(said)
+    except ValueError:
+        fraction = 0.0
+    if not 0 < fraction <= 1:
+        raise ValueError(f"{MEMORY}={said} in the environment is not a fraction of the memory, such as 0.4.")
+    return int(fraction * memory)
 
 
 def _halve(error: RuntimeError, size: int, what: str) -> int:

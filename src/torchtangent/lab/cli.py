@@ -95,6 +95,7 @@ def reproduce(
         typer.Option("--reuse", help="Keep also what an earlier version of the recipe's code computed."),
     ] = False,
     out: Annotated[Path, typer.Option("--out", help="The folder that holds all runs.")] = Path("runs"),
+    jobs: Annotated[int, typer.Option(min=1, help="Parts that run side by side, each in a process of its own.")] = 1,
     device: Annotated[str, typer.Option(help="Where torch computes: cpu, cuda, cuda:1.")] = "cpu",
     data: Annotated[
         Path | None,
@@ -141,6 +142,7 @@ def reproduce(
                     long=long or scale is ScaleOption.paper,
                     fresh=fresh,
                     reuse=reuse,
+                    jobs=jobs,
                     device=device,
                     data_root=data,
                     listener=listener,

@@ -39,7 +39,7 @@ class ProgressListener(Listener):
             disable=not console.is_terminal,
         )
         self._study = study
-        self._task: TaskID | None = None
+        self._tasks: dict[str, TaskID] = {}
         self._said: dict[str, str] = {}  # a message about data, and the part that gave it first
         self._blocked: list[str] = []
 
@@ -56,19 +56,18 @@ class ProgressListener(Listener):
             self._console.print(f"  [red]✗[/] [bright_black]{text}[/]", highlight=False)
 
     def started(self, part: Part) -> None:
-        self._task = self._progress.add_task(f"{self._study.key} · {part.name}", total=None)
+        self._tasks[part.name] = self._progress.add_task(f"{self._study.key} · {part.name}", total=None)
 
     def stepped(self, part: Part, done: int, total: int | None) -> None:
-        if self._task is not None:
-            self._progress.update(self._task, completed=done, total=total)
+        self._progress.update(self._tasks[part.name], completed=done, total=total)
 
     def finished(self, part: Part, record: Record, *, kept: bool) -> None:
-        self._drop()
+        self._drop(part)
         how = "kept" if kept else f"{record.seconds:.1f} s"
         self._console.print(f"  [green]✓[/] {part.name} [bright_black]{how}[/]", highlight=False)
 
     def failed(self, part: Part, error: Exception) -> None:
-        self._drop()
+        self._drop(part)
         if isinstance(error, NeedFailed):
             self._blocked.append(part.name)
             return
@@ -78,13 +77,12 @@ class ProgressListener(Listener):
         self._console.print(f"  [red]✗[/] {part.name} [red]{escape(text)}[/]", highlight=False)
 
     def passed_over(self, part: Part, error: Exception) -> None:
-        self._drop()
+        self._drop(part)
         self._console.print(f"  [yellow]–[/] {part.name} [bright_black]{escape(str(error))}[/]", highlight=False)
 
-    def _drop(self) -> None:
-        if self._task is not None:
-            self._progress.remove_task(self._task)
-            self._task = None
+    def _drop(self, part: Part) -> None:
+        if part.name in self._tasks:
+            self._progress.remove_task(self._tasks.pop(part.name))
 
 
 def entries_table(study: Study) -> Table:

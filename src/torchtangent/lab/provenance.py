@@ -62,8 +62,8 @@ def processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def describe(device: torch.device) -> dict[str, Any]:
-    """Versions, device and time, for the record beside an array."""
+def describe(device: torch.device, jobs: int = 1) -> dict[str, Any]:
+    """Versions, device and time, for the record beside an array; `jobs` parts at most shared the device."""
     accelerator = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
     return {
         "commit": commit(),
@@ -71,7 +71,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "system": f"{platform.system()} {platform.machine()}",
-        "device": f"{device.type}: {accelerator}",
+        "device": f"{device.type}: {accelerator}" + (f", shared by up to {jobs} parts" if jobs > 1 else ""),
         "threads": torch.get_num_threads(),
-        "finished": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "finished": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
     }

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
@@ -169,15 +170,27 @@ def _readable(key: str, value: Any) -> Any:
 
 def _making(study: Study, run: Run) -> Making:
     records = [record for part in study.parts if (record := run.record(part.name))]
-    took = {record.part: record.seconds for record in records}
+    there = {record.part: record for record in records}
     aims = [aim for aim in study.aims if aim.scale == run.scale]
     return Making(
         scale=run.scale,
         records=records,
-        aims=[(aim, sum(took.get(p, 0.0) for p in aim.parts), set(aim.parts) <= set(took)) for aim in aims],
+        aims=[
+            (aim, elapsed([there[p] for p in aim.parts if p in there]), set(aim.parts) <= set(there)) for aim in aims
+        ],
         provenance=_distinct(record.provenance for record in records),
         data={name: value for record in records for name, value in record.data.items()},
     )
+
+
+def elapsed(records: Iterable[Record]) -> float:
+    """The seconds during which at least one of these parts was running; some may have run side by side."""
+    ends = [(datetime.fromisoformat(r.provenance["finished"].removesuffix(" UTC")).timestamp(), r) for r in records]
+    total, until = 0.0, 0.0
+    for start, end in sorted((end - record.seconds, end) for end, record in ends):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
 
 
 def _chapter(study: Study, runs: Sequence[Run]) -> Chapter:

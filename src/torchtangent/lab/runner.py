@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import os
 import time
-import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -20,6 +19,7 @@ from torchtangent.lab.claims import Finding, judge, not_run
 from torchtangent.lab.provenance import describe, digest
 from torchtangent.lab.results import Record, Run
 from torchtangent.lab.study import Arrays, Entry, Part, Scale, Study
+from torchtangent.lab.workers import Apart, Here, Report, silent
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class Context:
     device: torch.device
     run: Run
     data_root: Path | None
-    listener: Listener
+    report: Report = silent
     checksums: dict[str, str] = field(default_factory=dict)
 
     def arrays(self, part: str) -> Arrays:
@@ -78,14 +78,14 @@ class Context:
         """Iterate, and let the progress bar follow."""
         if total is None and isinstance(items, Sequence):
             total = len(items)
-        self.listener.stepped(self.part, 0, total)
+        self.report(0, total)
         for done, item in enumerate(items, start=1):
             yield item
-            self.listener.stepped(self.part, done, total)
+            self.report(done, total)
 
     def stepped(self, done: int, total: int) -> None:
         """Let the progress bar follow where there is nothing to iterate over."""
-        self.listener.stepped(self.part, done, total)
+        self.report(done, total)
 
     def scratch(self) -> Path:
         """A folder of its own for what is too large to keep."""
@@ -149,6 +149,7 @@ def reproduce(
     long: bool = False,
     fresh: bool = False,
     reuse: bool = False,
+    jobs: int = 1,
     device: str = "cpu",
     data_root: Path | None = None,
     listener: Listener | None = None,
@@ -163,6 +164,7 @@ def reproduce(
         long: Also the entries that do not fit into the quick report. Those named in `only` always run.
         fresh: Compute again what is already there.
         reuse: Keep what an earlier version of the recipe's code made, if the configuration is the same.
+        jobs: Parts that run side by side, each in a process of its own.
         device: Where torch computes.
         data_root: The folder with data sets.
         listener: Told about progress.
@@ -180,34 +182,69 @@ def reproduce(
     if reuse:
         keys = {name: replace(key, code=None) for name, key in keys.items()}
     run.write_config(config)
+    left: list[Part] = []
     for part in study.closure([name for entry in entries for name in entry.parts]):
         record = None if fresh else _kept(run, part.name, keys)
-        if record is not None:
+        if record is None:
+            left.append(part)
+        else:
             outcome.kept.append(part.name)
             listener.finished(part, record, kept=True)
-            continue
-        blocked = [name for name in part.needs if name in outcome.failed]
-        try:
-            if blocked:
-                raise NeedFailed(f"needs {', '.join(blocked)}, which failed")
-            context = Context(part, config[part.name], torch.device(device), run, data_root, listener)
-            with _threads(scale):
-                record = _compute(context, part_keys(study, config)[part.name])
-        except Exception as error:  # one broken part must not cost the others their results
-            run.discard(part.name)
-            if part.by_hand and isinstance(error, datasets.DataError):
-                outcome.passed_over[part.name] = error
-                listener.passed_over(part, error)
-                continue
-            outcome.failed[part.name] = error
-            listener.failed(part, error)
-            if os.environ.get("TORCHTANGENT_DEBUG"):
-                traceback.print_exception(error)
-        else:
-            outcome.computed.append(part.name)
-            listener.finished(part, record, kept=False)
+
+    def work(part: Part) -> partial[Record]:
+        context = Context(part, config[part.name], torch.device(device), run, data_root)
+        return partial(_compute, context, part_keys(study, config)[part.name], scale, jobs)
+
+    _run(left, work, outcome, listener, Here() if jobs == 1 else Apart(jobs))
     outcome.findings = settle(study, run, scale, keys)
     return outcome
+
+
+def _run(
+    left: list[Part],
+    work: Callable[[Part], Callable[[Report], Record]],
+    outcome: Outcome,
+    listener: Listener,
+    workers: Here | Apart,
+) -> None:
+    """Run parts, each as soon as what it needs is there and a worker is free; one that fails costs only its own."""
+    left, running = list(left), dict[str, Part]()
+    try:
+        while left or running:
+            for part in [*left]:
+                if len(running) == workers.room:
+                    break
+                if any(name in running or name in [other.name for other in left] for name in part.needs):
+                    continue
+                left.remove(part)
+                blocked = [name for name in part.needs if name in outcome.failed]
+                if blocked:
+                    outcome.failed[part.name] = error = NeedFailed(f"needs {', '.join(blocked)}, which failed")
+                    outcome.run.discard(part.name)
+                    listener.failed(part, error)
+                    continue
+                running[part.name] = part
+                listener.started(part)
+                workers.start(part.name, work(part), partial(listener.stepped, part))
+            for name, result in workers.ended() if running else ():
+                _settle_part(running.pop(name), result, outcome, listener)
+    finally:
+        workers.stop()
+
+
+def _settle_part(part: Part, result: Record | Exception, outcome: Outcome, listener: Listener) -> None:
+    """Note what came of a part."""
+    if isinstance(result, Record):
+        outcome.computed.append(part.name)
+        listener.finished(part, result, kept=False)
+        return
+    outcome.run.discard(part.name)
+    if part.by_hand and isinstance(result, datasets.DataError):
+        outcome.passed_over[part.name] = result
+        listener.passed_over(part, result)
+    else:
+        outcome.failed[part.name] = result
+        listener.failed(part, result)
 
 
 @contextmanager
@@ -230,14 +267,15 @@ def _kept(run: Run, part: str, keys: Mapping[str, Key]) -> Record | None:
     return run.record(part, keys[part].digest, keys[part].code)
 
 
-def _compute(context: Context, key: Key) -> Record:
+def _compute(context: Context, key: Key, scale: Scale, jobs: int, report: Report) -> Record:
     """Run one part and keep its arrays."""
-    part = context.part
-    context.listener.started(part)
+    part, context.report = context.part, report
     context.run.discard(part.name)
     start = time.perf_counter()
-    arrays = part.run(context)
-    seconds = round(time.perf_counter() - start, 3)
+    with _threads(scale):
+        arrays = part.run(context)
+        seconds = round(time.perf_counter() - start, 3)
+        provenance = describe(context.device, jobs)
     return context.run.save(
         part.name,
         arrays,
@@ -245,7 +283,7 @@ def _compute(context: Context, key: Key) -> Record:
         code=key.code,
         seconds=seconds,
         config=dict(context.config),
-        provenance=describe(context.device),
+        provenance=provenance,
         data=context.checksums,
     )
 

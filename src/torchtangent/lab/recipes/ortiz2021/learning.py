@@ -44,7 +44,7 @@ class Problem:
     def kernel(self, model: nn.Module | None = None, precision: str | None = None) -> Float[Tensor, "N N"]:
         """The tangent kernel on all images, of the network or of another one."""
         model = self.model if model is None else model
-        return tt.ntk(model, self.x, reduce="trace", precision=precision, progress=False)
+        return tt.ntk(model, self.x, reduce="trace", precision=precision, progress=False).to(self.x.device)
 
     def outputs(self, model: nn.Module | None = None) -> Float[Tensor, " N"]:
         """The logits of the network, or of another one."""

@@ -15,20 +15,20 @@ SINGLE = tuple(f"network-ResNet18-{position}" for position in ("first", "early",
 """ResNet18 on the signs of one eigenfunction each; on a further one, that of OJ-Fig8, in a part of its own."""
 
 PARTS = (
-    Part("linearization", theory.linearization),
-    Part("norms", theory.norms),
-    Part("alignments", theory.alignments),
-    Part("stein", theory.stein),
-    Part("data-set", predictors.data_set),
+    *(Part(f"sizes-{network}", rotation.sample_sizes) for network in reversed(NETWORKS)),
+    *(Part(f"adam-{network}", eigenfunctions.with_adam) for network in reversed(NETWORKS)),
     Part("averaged", directions.averaged, long=True),
-    Part("first-directions", directions.first),
+    *(Part(f"eigenfunctions-{network}", eigenfunctions.learning) for network in reversed(NETWORKS)),
+    *(Part(f"mnist-{network}", eigenfunctions.learning, long=True) for network in reversed(NETWORKS)),
+    *(Part(f"pretrained-{network}", rotation.pretrained) for network in reversed(NETWORKS)),
     Part("accuracies", predictors.accuracies),
-    *(Part(f"eigenfunctions-{network}", eigenfunctions.learning) for network in NETWORKS),
-    *(Part(f"adam-{network}", eigenfunctions.with_adam) for network in NETWORKS),
-    *(Part(f"mnist-{network}", eigenfunctions.learning, long=True) for network in NETWORKS),
-    *(Part(f"sizes-{network}", rotation.sample_sizes) for network in NETWORKS),
+    Part("linearization", theory.linearization),
+    Part("stein", theory.stein),
+    Part("first-directions", directions.first),
     *(Part(f"initial-energy-{network}", rotation.initial_energy) for network in NETWORKS),
-    *(Part(f"pretrained-{network}", rotation.pretrained) for network in NETWORKS),
+    Part("norms", theory.norms),
+    Part("data-set", predictors.data_set),
+    Part("alignments", theory.alignments),
     Part(KERNEL, deep.kernel),
     *(Part(name, deep.network, needs=(KERNEL,)) for name in SINGLE),
     Part("pretrained-ResNet18", deep.pretrained, needs=(KERNEL,)),
@@ -36,6 +36,7 @@ PARTS = (
     Part("table-ResNet18-train", deep.table),
     Part("table-ResNet18-frozen", deep.table),
 )
+"""The longest first, so that none is left alone at the end where parts run side by side (`--jobs`)."""
 
 
 def configuration(scale: Scale) -> dict[str, dict[str, Any]]:

@@ -1,0 +1,126 @@
+"""Work that is done here, one piece after another, or side by side in processes of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from typing import Any, cast
+
+import torch
+
+from torchtangent.kernel.job import MEMORY
+
+Report = Callable[[int, int | None], None]
+Work = Callable[[Report], Any]
+_PAUSE = 0.2  # seconds between two reports of a process
+
+
+def silent(done: int, total: int | None) -> None:
+    """Says nothing of how far the work has come."""
+
+
+class Here:
+    """Does one piece of work at a time, in this process."""
+
+    room = 1
+
+    def __init__(self) -> None:
+        self._done: list[tuple[str, Any]] = []
+
+    def start(self, name: str, work: Work, report: Report) -> None:
+        """Do it; what came of it is what `ended` gives next."""
+        try:
+            self._done.append((name, work(report)))
+        except Exception as error:
+            _debug(error)
+            self._done.append((name, error))
+
+    def ended(self) -> list[tuple[str, Any]]:
+        """What has ended since: name and result, or the exception that was raised."""
+        done, self._done = self._done, []
+        return done
+
+    def stop(self) -> None:
+        """Nothing is left running."""
+
+
+class Apart:
+    """Does `room` pieces of work side by side, each in a fresh process that has its share of threads and memory.
+
+    A process that dies takes nothing with it but its own work, and what it held on a GPU is free when it ends.
+    """
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self._running: dict[Connection, tuple[str, Report, Any]] = {}
+
+    def start(self, name: str, work: Work, report: Report) -> None:
+        """Begin it; `work` and what it returns travel between processes."""
+        spawn = multiprocessing.get_context("spawn")
+        inbox, outbox = spawn.Pipe(duplex=False)
+        process = spawn.Process(target=_apart, args=(outbox, work, self.room), name=name, daemon=True)
+        process.start()
+        outbox.close()
+        self._running[inbox] = (name, report, process)
+
+    def ended(self) -> list[tuple[str, Any]]:
+        """Wait until something has ended: name and result, or the exception that was raised."""
+        done: list[tuple[str, Any]] = []
+        while not done:
+            for inbox in cast(list[Connection], wait(list(self._running))):
+                name, report, process = self._running[inbox]
+                try:
+                    kind, value = inbox.recv()
+                except EOFError:
+                    process.join()
+                    kind, value = "ended", RuntimeError(f"its process died (exit code {process.exitcode})")
+                if kind == "step":
+                    report(*value)
+                    continue
+                done.append((name, value))
+                process.join()
+                del self._running[inbox]
+        return done
+
+    def stop(self) -> None:
+        """End what is running."""
+        for _, _, process in self._running.values():
+            process.terminate()
+        for _, _, process in self._running.values():
+            process.join()
+
+
+def _apart(outbox: Connection, work: Work, room: int) -> None:
+    """The life of a process: its share of the machine, its work, its answer."""
+    torch.set_num_threads(max(1, torch.get_num_threads() // room))
+    os.environ.setdefault(MEMORY, str((0.9 if torch.cuda.is_available() else 0.5) / room))
+    said = 0.0
+
+    def report(done: int, total: int | None) -> None:
+        nonlocal said
+        if time.monotonic() - said > _PAUSE:
+            said = time.monotonic()
+            outbox.send(("step", (done, total)))
+
+    try:
+        value = work(report)
+    except KeyboardInterrupt:
+        return
+    except Exception as error:
+        _debug(error)
+        value = error
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            value = RuntimeError(f"{type(error).__name__}: {error}")
+    outbox.send(("ended", value))
+
+
+def _debug(error: Exception) -> None:
+    if os.environ.get("TORCHTANGENT_DEBUG"):
+        traceback.print_exception(error)
