@@ -12,6 +12,7 @@ from torchtangent.lab.recipes import registry
 from torchtangent.lab.recipes.ortiz2021.claims import rotation
 from torchtangent.lab.recipes.ortiz2021.figures.tables import COLUMNS, table_one
 from torchtangent.lab.recipes.ortiz2021.measures.rotation import table
+from torchtangent.lab.report import elapsed
 from torchtangent.lab.results import Run
 from torchtangent.lab.study import Arrays, Table
 
@@ -86,6 +87,24 @@ def test_the_readme_has_table_1_of_the_committed_arrays() -> None:
         row = next(line for line in readme.splitlines() if line.startswith(f"| {label}"))
         pairs = [(paper[key], table(arrays, network)[key]) for network, paper in rotation.PUBLISHED.items()]
         assert row.split("|")[2:-1] == [f" {100 * paper:.1f} %, {100 * ours:.1f} % " for paper, ours in pairs]
+
+
+def test_the_readme_has_the_advantages_and_minutes_of_the_committed_run() -> None:
+    root = Path(__file__).parents[2]
+    study = registry()["ortiz2021"]
+    run = Run(root / "results" / "ortiz2021" / "paper")
+    measured = {(finding.id, finding.name): finding.measured for finding in run.read_claims()}
+    linear = measured["OJ-Fig2", "linear advantage"] | measured["OJ-Fig2", "linear advantage, ResNet18"]
+    other = measured["OJ-CIFAR2", "non-linear advantage"]
+    others = [*other.values(), measured["OJ-CIFAR2", "non-linear advantage, ResNet18"]]
+    said = (root / "README.md").read_text().replace("\n", " ")
+    points = "by {:.0f} points for the MLP, {:.0f} for LeNet, {:.0f} for ResNet18"
+    assert points.format(*(100 * linear[name] for name in ("MLP", "LeNet", "ResNet18"))) in said
+    assert "by {:.0f}, {:.0f} and {:.0f}".format(*(100 * value for value in others)) in said
+    records = {part.name: record for part in study.parts if (record := run.record(part.name))}
+    (aim,) = study.aims
+    whole, small = elapsed(records.values()), elapsed(records[name] for name in aim.parts)
+    assert f"in {whole / 60:.0f} minutes, what is of the MLP and LeNet in {small / 60:.0f}" in said
 
 
 def test_the_readme_has_the_optimizers_of_the_committed_arrays() -> None:
