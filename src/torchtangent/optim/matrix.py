@@ -61,13 +61,9 @@ class Matrix(Layer):
         if len(jacobians) == 1 and _vectors(jacobians[0]):
             d, a = self._rotated_vectors(jacobians[0], left[0], right[0])
             c = self._multiple(mean, jacobians[0], unit)
-            if c is None:
-                g = self.rotate(mean, left, right)
-            else:
-                g = torch.addmm(a.new_empty(()), d.mT, a, beta=0, alpha=c).unsqueeze(0)
+            g = self.rotate(mean, left, right) if c is None else _scaled_product(d.mT, a, c).unsqueeze(0)
             # Σ_n (d aᵀ)² = (Σ_n d²)ᵀ a², entry by entry.
-            squares = (d.div_(unit).square_().mT @ a.square_()).unsqueeze(0)
-            return g, squares.mul_(rescale)
+            return g, _scaled_product(d.div_(unit).square_().mT, a.square_(), rescale).unsqueeze(0)
         squares = summed([self._squares(jacobian, left / unit, right) for jacobian in jacobians])
         return self.rotate(mean, left, right), squares * rescale
 
@@ -155,6 +151,13 @@ def size_of(jacobians: list[Outer]) -> Tensor:
     """The size of cotangents: in other units, products of squares are subnormal numbers, and ten times as slow."""
     sizes = [torch.linalg.vector_norm(jacobian.d) / math.sqrt(jacobian.d.numel()) for jacobian in jacobians]
     return torch.stack(sizes).amax().clamp(min=torch.finfo(sizes[0].dtype).tiny)
+
+
+def _scaled_product(a: Float[Tensor, "X Y"], b: Float[Tensor, "Y Z"], by: float | Tensor) -> Float[Tensor, "X Z"]:
+    """a b, scaled; on a CPU while it is multiplied. On GPUs to know a number means to wait for it."""
+    if a.is_cuda:
+        return (a @ b).mul_(by)
+    return torch.addmm(a.new_empty(()), a, b, beta=0, alpha=float(by))
 
 
 def _vectors(jacobian: Outer) -> bool:
