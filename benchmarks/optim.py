@@ -70,10 +70,10 @@ class Contender:
     optimizer: Any = None
 
 
-def autoencoder(device: torch.device, quick: bool) -> Workload:
+def autoencoder(device: torch.device, quick: bool, batch: int = 500) -> Workload:
     """The 8-layer auto-encoder of MNIST, with images of zeros and a few strokes."""
     torch.manual_seed(0)
-    widths, batch = ((784, 100, 50, 25, 10), 50) if quick else ((784, 1000, 500, 250, 30), 500)
+    widths, batch = ((784, 100, 50, 25, 10), batch // 10) if quick else ((784, 1000, 500, 250, 30), batch)
     x = torch.rand(batch, 784) * (torch.rand(batch, 784) > 0.8)
     title = f"auto-encoder {'-'.join(map(str, widths))} and back, sigmoids, batch {batch}"
 
@@ -92,7 +92,7 @@ def vgg11(device: torch.device, quick: bool) -> Workload:
     return Workload(title, model.to(device), x.to(device), y.to(device), nn.CrossEntropyLoss(), sua=True)
 
 
-WORKLOADS = {"autoencoder": autoencoder, "vgg11": vgg11}
+WORKLOADS = {"autoencoder": autoencoder, "autoencoder-64": partial(autoencoder, batch=64), "vgg11": vgg11}
 
 
 def plain(work: Workload, make: Callable[[nn.Module], Any]) -> Contender:

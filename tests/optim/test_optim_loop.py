@@ -6,6 +6,7 @@ import copy
 import pickle
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torchtangent as tt
 from torchtangent.optim import EKFAC, KFAC, Adaptive, vector
+from torchtangent.optim.matrix import Matrix
 
 N, EPS, LR = 7, 0.03, 0.1
 
@@ -367,6 +369,67 @@ def test_factors_stand_for_gradients_that_are_their_multiple() -> None:
         change.view(-1)[0] += 0.1
         assert block._multiple(mean, jacobian, size) is None
         change.view(-1)[0] -= 0.1
+
+
+AVERAGE = partial(EKFAC, scalings="average")
+
+
+def wide_steps(
+    make: Callable[..., Any], bias: bool, change: float, resumed: int | None = None
+) -> tuple[nn.Module, list[int]]:
+    """Seven steps with few samples, and how many layers each recorded; gradients changed, or the run resumed."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(30, 20, bias=bias), nn.Tanh(), nn.Linear(20, 9, bias=bias)).double()
+    x, y = torch.randn(7, 3, 30).double(), torch.randint(0, 9, (7, 3))
+    opt = make(model, LR, EPS, basis_every=7)
+    recorded = []
+    for i in range(7):
+        if i == resumed:
+            state, opt = copy.deepcopy(opt.state_dict()), make(model, LR, EPS, basis_every=7)
+            opt.load_state_dict(state)
+        opt.zero_grad()
+        F.cross_entropy(model(x[i]), y[i]).backward()
+        recorded.append(sum(len(batch.uses) for batch in opt.recorder.batches))
+        for p in model.parameters():
+            p.grad.data.view(-1)[0] += change
+        opt.step()
+    return model, recorded
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    "make", [KFAC, partial(KFAC, damping_rule="single"), AVERAGE], ids=["kfac", "single", "average"]
+)
+def test_few_samples_are_multiplied_by_their_factors(
+    make: Callable[..., Any], bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gradient of three samples has rank three: its factors are less work, and the step is the same."""
+    used = []
+    found = Matrix._factors
+    monkeypatch.setattr(Matrix, "_factors", lambda *args: used.append((result := found(*args)) is not None) or result)
+    thin, recorded = wide_steps(make, bias, 0.0)
+    assert recorded == 7 * [2]
+    assert used == 14 * [True]
+    used.clear()
+    changed, _ = wide_steps(make, bias, 0.1)
+    assert used == 14 * [False]
+    for at in (2, 3, 4):
+        assert torch.equal(flat(wide_steps(make, bias, 0.0, resumed=at)[0]), flat(thin))
+    monkeypatch.setattr(Matrix, "thin", lambda *_: False)
+    for change, model in ((0.0, thin), (0.1, changed)):
+        direct, recorded = wide_steps(make, bias, change)
+        assert recorded == [2, 0, 0, 0, 0, 0, 0]
+        torch.testing.assert_close(flat(model), flat(direct), rtol=1e-10, atol=1e-12)
+
+
+def test_samples_are_not_recorded_where_the_gradient_is_of_others() -> None:
+    model, x = nn.Linear(30, 20).double(), torch.randn(3, 30).double()
+    opt = KFAC(model, LR, EPS, curvature="sampled", likelihood="categorical")
+    y = torch.tensor([0, 1, 2])
+    for wanted in (1, 0):
+        kept = len(opt.recorder.wanted | opt.recorder.welcome)
+        assert kept == wanted
+        opt.step(lambda: (F.cross_entropy(out := model(x), y), out))
 
 
 def quadratic(opt: Any, model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tensor]:

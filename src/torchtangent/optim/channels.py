@@ -47,7 +47,7 @@ class Channels(Layer):
         return summed(cotangents) * (scale**2 / n), summed(inputs) * (share / pixels)
 
     def rotate(
-        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
+        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], passes: Passes = ()
     ) -> Float[Tensor, "G OJ"]:
         W, b = self._by_taps(parts)
         W = self._mix(W, right)
@@ -81,7 +81,9 @@ class Channels(Layer):
         W, b = turned[:, :-O], turned[:, -O:]
         return self._products(W.view(G, O * self.taps, -1), b.unsqueeze(2), left, right)
 
-    def multiply(self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]) -> dict[str, Tensor]:
+    def multiply(
+        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], passes: Passes = ()
+    ) -> dict[str, Tensor]:
         return self._products(*self._by_taps(parts), left, right)
 
     def columns(self, values: Float[Tensor, "G I"]) -> Float[Tensor, "G J"]:

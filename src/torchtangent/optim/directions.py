@@ -28,6 +28,7 @@ class Step:
         raw: Mean gradients by parameter.
         full: The same with weight decay, or the same mapping.
         passes: Per-sample gradients by parameter, factored, for each backward pass.
+        whole: Whether `raw` is of these samples, not of other labels or of other ranks too.
         states: What earlier steps left, by parameter.
         dampings: ε, by parameter.
         n: Samples, over all ranks.
@@ -39,6 +40,7 @@ class Step:
     raw: Mapping[str, Tensor]
     full: Mapping[str, Tensor]
     passes: Passes
+    whole: bool
     states: Mapping[str, State]
     dampings: Mapping[str, float]
     n: int
@@ -70,7 +72,8 @@ def directions(plan: Plan, method: Method, step: Step, ranks: Ranks) -> tuple[di
             full = raw if step.full is step.raw else _filled(layer, step.full, plan)
             state = states.get(layer.key, step.states[layer.key])
             project = partial(_projected, layer, raw, step, ranks)
-            tasks.append(Task(layer, state, raw, full, step.dampings[layer.key], project))
+            passes = step.passes if step.whole else ()
+            tasks.append(Task(layer, state, raw, full, step.dampings[layer.key], passes, project))
     for together in _divided(tasks):
         for task, (parts, state) in zip(together, method.solve(together, step.n), strict=True):
             states[task.layer.key] = state

@@ -127,7 +127,9 @@ class Scalings(Method):
             found = [task.project(*basis) for task, basis in zip(tasks, bases, strict=True)]
             turned, values = [g for g, _ in found], [squares for _, squares in found]
         else:
-            turned = [task.layer.rotate(task.raw, *basis) for task, basis in zip(tasks, bases, strict=True)]
+            turned = [
+                task.layer.rotate(task.raw, *basis, task.passes) for task, basis in zip(tasks, bases, strict=True)
+            ]
             values = self._average([task.state["values"] for task in tasks], turned, n)
         for i, task in enumerate(tasks):
             if task.full is not task.raw:

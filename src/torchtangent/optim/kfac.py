@@ -103,10 +103,11 @@ class Inverses(Method):
     def _solved(self, task: Task) -> dict[str, Tensor]:
         layer, state = task.layer, task.state
         left, right = state["left"], state["right"]
+        passes = task.passes if task.full is task.raw else ()
         if "values" in state:
-            u = layer.rotate(task.full, left, right).div_(state["values"] + task.damping)
+            u = layer.rotate(task.full, left, right, passes).div_(state["values"] + task.damping)
             return layer.back(u, left, right)
-        found = layer.multiply(task.full, left, right)
+        found = layer.multiply(task.full, left, right, passes)
         if "alone" in state:
             bias = layer.names[1]
             found[bias] = (found[bias].view(len(right), -1) * state["alone"]).view(-1)

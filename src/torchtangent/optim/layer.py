@@ -45,11 +45,18 @@ class Layer(ABC):
         `share` is the part of the samples that this rank has.
         """
 
+    def thin(self, passes: Passes) -> bool:
+        """Whether to know each sample's gradient makes `rotate` and `multiply` less work, as for few samples."""
+        return False
+
     @abstractmethod
     def rotate(
-        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
+        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], passes: Passes = ()
     ) -> Float[Tensor, "G *OJ"]:
-        """leftᵀ M right of tensors that have the shapes of the parameters, as matrices M; arranged as it suits."""
+        """leftᵀ M right of tensors that have the shapes of the parameters, as matrices M; arranged as it suits.
+
+        M may be a multiple of the mean of the samples' gradients in `passes`, which is looked at where it saves work.
+        """
 
     @abstractmethod
     def project(
@@ -69,8 +76,10 @@ class Layer(ABC):
         """left M rightᵀ of what `rotate` gave, as tensors of their own that have the shapes of the parameters."""
 
     @abstractmethod
-    def multiply(self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]) -> dict[str, Tensor]:
-        """left M rightᵀ, from and to tensors that have the shapes of the parameters."""
+    def multiply(
+        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], passes: Passes = ()
+    ) -> dict[str, Tensor]:
+        """left M rightᵀ, from and to tensors that have the shapes of the parameters; `passes` as for `rotate`."""
 
     @abstractmethod
     def columns(self, values: Float[Tensor, "G I"]) -> Float[Tensor, "G J"]:

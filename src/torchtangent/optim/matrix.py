@@ -17,6 +17,8 @@ from torchtangent.jacobians.patches import Patches
 from torchtangent.operators import Basis, Columns, DenseOperator, Space
 from torchtangent.optim.layer import Layer, Parts, Passes, Weight, product
 
+_LESS = 0.75  # of the multiplications: what factors have to save before they are looked at
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -42,9 +44,19 @@ class Matrix(Layer):
         B, A = zip(*((_matrix(left), _matrix(right)) for left, right in sums.factors(n)), strict=True)
         return torch.stack(B).mul_(scale**2), torch.stack(A).mul_(share)
 
+    def thin(self, passes: Passes) -> bool:
+        jacobians = outers(self, passes)
+        if len(jacobians) != 1 or not _vectors(jacobians[0]) or jacobians[0].d.device.type != "cpu":
+            return False
+        n, (rows, columns) = len(jacobians[0].d), self.weight.size
+        products = n * (rows**2 + columns**2 + rows * columns), rows * columns * (rows + columns)
+        return products[0] < _LESS * products[1]
+
     def rotate(
-        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
+        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], passes: Passes = ()
     ) -> Float[Tensor, "G O J"]:
+        if (factors := self._factors(parts, left[0], right[0], passes)) is not None:
+            return _scaled_product(*factors).unsqueeze(0)
         return product(self._half(left.mT, parts), right)
 
     def project(
@@ -60,7 +72,8 @@ class Matrix(Layer):
         rescale = (unit * scale).square()
         if len(jacobians) == 1 and _vectors(jacobians[0]):
             d, a = self._rotated_vectors(jacobians[0], left[0], right[0])
-            c = self._multiple(mean, jacobians[0], unit)
+            less = 2 * len(d) < d.shape[1] + a.shape[1]
+            c = self._multiple(mean, jacobians[0], unit) if less else None
             g = self.rotate(mean, left, right) if c is None else _scaled_product(d.mT, a, c).unsqueeze(0)
             # Σ_n (d aᵀ)² = (Σ_n d²)ᵀ a², entry by entry.
             return g, _scaled_product(d.div_(unit).square_().mT, a.square_(), rescale).unsqueeze(0)
@@ -72,8 +85,15 @@ class Matrix(Layer):
     ) -> dict[str, Tensor]:
         return self._other_half(product(left, turned), right)
 
-    def multiply(self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]) -> dict[str, Tensor]:
-        return self._other_half(self._half(left, parts), right)
+    def multiply(
+        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], passes: Passes = ()
+    ) -> dict[str, Tensor]:
+        if (factors := self._factors(parts, left[0].mT, right[0].mT, passes)) is None:
+            return self._other_half(self._half(left, parts), right)
+        d, a, c = factors
+        if self.weight.bias is None:
+            return {self.key: _scaled_product(d, a, c)}
+        return {self.key: _scaled_product(d, a[:, :-1], c), self.weight.bias: c * (d @ a[:, -1])}
 
     def columns(self, values: Float[Tensor, "G I"]) -> Float[Tensor, "G J"]:
         return values
@@ -120,15 +140,28 @@ class Matrix(Layer):
         d, a = jacobian.d[:, 0, 0, 0] @ left, jacobian.a[:, 0, 0]
         return d, a @ right if self.weight.bias is None else torch.addmm(right[-1], a, right[:-1])
 
+    def _factors(
+        self, mean: Parts, left: Float[Tensor, "O O"], right: Float[Tensor, "I I"], passes: Passes
+    ) -> tuple[Float[Tensor, "O N"], Float[Tensor, "N J"], float] | None:
+        """leftᵀ M right as a product of two matrices and a number, if that is known and less work."""
+        if not self.thin(passes):
+            return None
+        (jacobian,) = outers(self, passes)
+        c = self._multiple(mean, jacobian, size_of([jacobian]))
+        if c is None:
+            return None
+        d, a = self._rotated_vectors(jacobian, left, right)
+        return d.mT, a, c
+
     def _multiple(self, mean: Parts, jacobian: Outer, unit: Tensor) -> float | None:
-        """c if the mean gradient M is c Σ_n d [a 1]ᵀ; None if it is not (anyone may change gradients), or not worth it.
+        """c if the mean gradient M is c Σ_n d [a 1]ᵀ; None if it is not: anyone may change gradients.
 
         Compared in one random direction r: ‖M r − c v‖ against the rounding of v = Σ_n d ([a 1]ᵀr), with `unit` the
-        size of d. Where it holds, M can be rotated by way of its factors, less work for small batches. Not on GPUs,
+        size of d. Where it holds, M can be multiplied by way of its factors, less work for small batches. Not on GPUs,
         which would wait for it.
         """
         W, d, a = mean[self.key].flatten(1), jacobian.d[:, 0, 0, 0], jacobian.a[:, 0, 0]
-        if 2 * len(d) >= sum(W.shape) or W.device.type != "cpu" or d.dtype != W.dtype:
+        if W.device.type != "cpu" or d.dtype != W.dtype:
             return None
         r, one = _direction(W.shape[1], W.dtype)
         along, found = a @ r, W @ r

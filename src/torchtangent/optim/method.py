@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from torchtangent.optim.layer import Layer, Parts
+from torchtangent.optim.layer import Layer, Parts, Passes
 
 State = dict[str, Tensor]
 
@@ -24,6 +24,7 @@ class Task:
         raw: Its gradient without weight decay.
         full: Its gradient; the same mapping if there is no weight decay.
         damping: ε.
+        passes: Each sample's gradient, where `raw` may be a multiple of their mean.
         project: (left, right) ↦ `raw` in a Kronecker basis, and the mean of squared per-sample gradients there.
     """
 
@@ -32,6 +33,7 @@ class Task:
     raw: Parts
     full: Parts
     damping: float
+    passes: Passes
     project: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 

@@ -67,6 +67,7 @@ class Preconditioned(Optimizer):
         self.recorder, self.plan, self.notices = Recorder(), Plan(), Notices()
         self._blocks: dict[str, tuple[str, ...]] = {}  # the parameters of each block that ever was
         self._last: tuple[Slopes, Tensor | None] | None = None  # the last step, and by what it was shortened
+        self._thin: frozenset[str] = frozenset()  # blocks whose samples make less work than their gradient
         self._ready = False
         start = damping.start if isinstance(damping, Adaptive) else damping
         defaults = {"lr": lr, "damping": start, "momentum": momentum, "weight_decay": weight_decay}
@@ -119,6 +120,7 @@ class Preconditioned(Optimizer):
             "steps": self.steps,
             "skipped": self.skipped,
             "plain": dict(self.plan.plain),
+            "thin": sorted(self._thin),
             "blocks": {key: list(names) for key, names in self._blocks.items() if self._state_of(key)},
         }
         return {**super().state_dict(), "progress": progress}
@@ -132,6 +134,7 @@ class Preconditioned(Optimizer):
         super().load_state_dict(state_dict)
         self._blocks.update(blocks)
         self.steps, self.skipped, self._last = progress["steps"], progress["skipped"], None
+        self._thin = frozenset(progress["thin"])
         self.plan.keep_plain(progress["plain"])
         self._group = {self.names[id(p)]: group for group in self.param_groups for p in group["params"]}
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
@@ -248,10 +251,12 @@ class Preconditioned(Optimizer):
         if not self.settings.decoupled and any(group["weight_decay"] for group in self.param_groups):
             full = {k: g.add(self._params[k], alpha=self._group[k]["weight_decay"]) for k, g in grads.items()}
         per_sample = n if self.settings.loss == "mean" else 1
+        passes = gather(self.plan, self.recorder, grads, self.notices)
         step = Step(
             raw=grads,
             full=full,
-            passes=gather(self.plan, self.recorder, grads, self.notices),
+            passes=passes,
+            whole=self.settings.curvature == "empirical" and self.ranks.size == 1,
             states={name: self._state_of(name) for name in self.plan.homes},
             dampings={name: group["damping"] for name, group in self._group.items()},
             n=total,
@@ -259,6 +264,8 @@ class Preconditioned(Optimizer):
             scale=1.0 if self.settings.curvature == "sampled" else per_sample / amp.cotangents,
             renew=self.steps % self.settings.basis_every == 0,
         )
+        if step.renew:
+            self._thin = frozenset(layer.key for layer in self.plan.layers if step.whole and layer.thin(passes))
         update = attempt(self.plan, self.method, step, self.ranks, self._group, loss)
         if isinstance(update, str):
             return self._skip(update, amp)
@@ -311,6 +318,8 @@ class Preconditioned(Optimizer):
         due = [name for names in blocks for name in names]
         self.recorder.witness.watch({name: self._params[name] for name in due})
         self.recorder.wanted = frozenset(self.plan.modules if self.method.fresh else self.plan.paths(due))
+        thin = [name for layer in self.plan.layers if layer.key in self._thin for name in layer.names]
+        self.recorder.welcome = frozenset(self.plan.paths(thin))
 
 
 def _number(loss: Any) -> float:

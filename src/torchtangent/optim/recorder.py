@@ -57,6 +57,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.wanted: Set[str] = frozenset()  # paths of the layers to record
+        self.welcome: Set[str] = frozenset()  # paths of those to record if they are called
         self.batches: list[Batch] = []  # backward passes since the last `clear`
         self.witness = Witness()  # of parameters whose factors are to be checked
         self._params: list[Tensor] = []
@@ -144,7 +145,7 @@ class Recorder:
                 self.batches.append(batch)
             batch.calls.add(call)
             batch.again = batch.again or d.requires_grad
-            if path in self.wanted:
+            if path in self.wanted or path in self.welcome:
                 # d itself where it has no graph: autograd then knows that it may not be written over.
                 batch.uses[path].append(Use(x, d.detach() if d.requires_grad else d, training))
 

@@ -50,7 +50,7 @@ class Vector(Layer):
         return torch.full_like(A[:, :1, :1], share), A
 
     def rotate(
-        self, parts: Parts, left: Float[Tensor, "G 1 1"], right: Float[Tensor, "G J J"]
+        self, parts: Parts, left: Float[Tensor, "G 1 1"], right: Float[Tensor, "G J J"], passes: Passes = ()
     ) -> Float[Tensor, "G 1 J"]:
         return self._join(parts) @ right
 
@@ -74,7 +74,9 @@ class Vector(Layer):
         named = zip(self.shapes.items(), pieces, strict=True)
         return {name: piece.contiguous().view(shape) for (name, shape), piece in named}
 
-    def multiply(self, parts: Parts, left: Float[Tensor, "G 1 1"], right: Float[Tensor, "G J J"]) -> dict[str, Tensor]:
+    def multiply(
+        self, parts: Parts, left: Float[Tensor, "G 1 1"], right: Float[Tensor, "G J J"], passes: Passes = ()
+    ) -> dict[str, Tensor]:
         return self.back(self._join(parts), left, right)
 
     def columns(self, values: Float[Tensor, "G J"]) -> Float[Tensor, "G J"]:
