@@ -45,21 +45,18 @@ class FisherProduct:
         self._products = 0
 
     def __call__(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
-        total, n = V.new_zeros(V.shape[1], V.shape[0]), 0  # a row for each column of V: its parameters are views of it
-        pairs = [
-            (self.capture.space.split(column.contiguous()), self.capture.space.split(row))
-            for column, row in zip(V.unbind(1), total, strict=True)
-        ]
         self._products += 1
         if self._products == _PATIENCE:
             self._keep()
         if self._kept:
             self.capture.check_unmoved()
-            for model, root in self._kept:
-                n += root.shape[1]
-                for v, product in pairs:
-                    _add(product, model.pull(_weigh(root, model.push(v))))
-            return total.div_(n).T.contiguous()
+            products = [self._replayed(column.contiguous()) for column in V.unbind(1)]
+            return products[0].unsqueeze(1) if len(products) == 1 else torch.stack(products, 1)
+        total, n = V.new_zeros(V.shape[1], V.shape[0]), 0  # a row for each column of V: its parameters are views of it
+        pairs = [
+            (self.capture.space.split(column.contiguous()), self.capture.space.split(row))
+            for column, row in zip(V.unbind(1), total, strict=True)
+        ]
         pulled = self.cotangents.start()
         for x, y in self.batches.pieces(self._size):
             n += batch_size(x)
@@ -70,6 +67,18 @@ class FisherProduct:
                 u = pulled(f, y) if u is None else u
                 _add(product, pull(self.capture, x, _weigh(u, w)))
         return total.div_(n).T.contiguous()
+
+    def _replayed(self, v: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
+        """F v from what was kept."""
+        split = self.capture.space.split(v)
+        n = sum(root.shape[1] for _, root in self._kept)
+        total: Tensor | None = None
+        for model, root in self._kept:
+            pulled = model.pull(_weigh(root, model.push(split)).div_(n))
+            product = torch.cat([pulled[name].flatten() for name in split])
+            total = product if total is None else total.add_(product)
+        assert total is not None
+        return total
 
     def _keep(self) -> None:
         """Linearize the data and keep it, if it is small and the model allows it."""
@@ -89,7 +98,8 @@ class FisherProduct:
 
 def _weigh(u: Float[Tensor, "M N *out"], w: Float[Tensor, "N *out"]) -> Float[Tensor, "N *out"]:
     """Λ w = Σ_m u_m ⟨u_m, w⟩, sample by sample."""
-    return torch.einsum("mn...,mn->n...", u, (u * w).flatten(2).sum(2))
+    rows = u.flatten(2).transpose(0, 1)
+    return (rows.mT @ (rows @ w.flatten(1).unsqueeze(2))).view_as(w)
 
 
 def _add(total: dict[str, Tensor], v: dict[str, Tensor]) -> None:

@@ -156,7 +156,7 @@ class Replayed:
 
     def push(self, v: Tangent) -> Float[Tensor, "N *out"]:
         """J v."""
-        with undisturbed(), torch.no_grad():
+        with torch.no_grad():
             return self._tangent(*v.values())
 
     def pull(self, u: Float[Tensor, "N *out"]) -> Tangent:
