@@ -21,9 +21,14 @@ def killed(target: Callable[..., None], *args: Any, within: float) -> bool:
     receiver, sender = CHILDREN.Pipe(duplex=False)
     process = CHILDREN.Process(target=target, args=(*args, sender))
     process.start()
-    receiver.recv()
-    time.sleep(random.SystemRandom().uniform(0, within))
-    process.kill()
-    process.join()
+    sender.close()  # the child alone has it, so that its end is seen here
+    try:
+        receiver.recv()
+    except EOFError:  # nothing was left to say
+        process.join()
+    else:
+        time.sleep(random.SystemRandom().uniform(0, within))
+        process.kill()
+        process.join()
     assert process.exitcode in (0, -signal.SIGKILL)
     return process.exitcode != 0
