@@ -195,13 +195,16 @@ def test_a_table_shows_what_is_there_and_names_what_is_missing(toy: Study, tmp_p
 
 
 def test_time_in_which_parts_ran_side_by_side_counts_once() -> None:
-    def record(part: str, seconds: float, finished: str) -> Record:
-        return Record(part, "", "", "", seconds, {}, {"finished": f"2026-11-16 {finished} UTC"}, {})
+    def record(seconds: float, finished: str, device: str = "cuda: X, shared by up to 2 parts") -> Record:
+        provenance = {"finished": f"2026-11-16 {finished} UTC", "device": device}
+        return Record("part", "", "", "", seconds, {}, provenance, {})
 
-    first, beside = record("a", 60.0, "00:02:00"), record("b", 40.0, "00:02:10")
-    inside, later = record("c", 10.0, "00:01:30"), record("d", 5.0, "23:59:59")
+    first, beside = record(60.0, "00:02:00"), record(40.0, "00:02:10")
+    inside, later = record(10.0, "00:01:30"), record(5.0, "23:59:59")
     assert report.elapsed([]) == 0
     assert report.elapsed([later, beside, first, inside]) == 60 + 10 + 5
+    alone, old = record(7.0, "00:01:40", "cuda: X"), record(8.0, "00:02")
+    assert report.elapsed([first, alone, old]) == 60 + 7 + 8
 
 
 def test_seconds_stand_beside_what_was_aimed_for(toy: Study, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class Making:
     @property
     def seconds(self) -> float:
         """How long all parts took together."""
-        return sum(record.seconds for record in self.records)
+        return elapsed(self.records)
 
     def all(self, field: str) -> str:
         """The values that a field of the provenance took over the parts."""
@@ -184,10 +184,17 @@ def _making(study: Study, run: Run) -> Making:
 
 
 def elapsed(records: Iterable[Record]) -> float:
-    """The seconds during which at least one of these parts was running; some may have run side by side."""
-    ends = [(datetime.fromisoformat(r.provenance["finished"].removesuffix(" UTC")).timestamp(), r) for r in records]
+    """The seconds that parts took together: time in which some ran side by side counts once."""
     total, until = 0.0, 0.0
-    for start, end in sorted((end - record.seconds, end) for end, record in ends):
+    spans = []
+    for record in records:
+        when = record.provenance["finished"].removesuffix(" UTC")
+        if "shared by" in record.provenance["device"] and when.count(":") == 2:  # old records know the minute only
+            end = datetime.fromisoformat(when).timestamp()
+            spans.append((end - record.seconds, end))
+        else:
+            total += record.seconds
+    for start, end in sorted(spans):
         total += max(0.0, end - max(start, until))
         until = max(until, end)
     return total
