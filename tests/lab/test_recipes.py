@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from pathlib import Path
 
@@ -107,6 +108,11 @@ def test_configurations_are_data_for_every_part(study: Study) -> None:
         assert sorted(config) == sorted(part.name for part in study.parts)
         assert json.loads(json.dumps(config, allow_nan=False)) == config
         assert config == study.configuration(scale)
+
+
+@each_study
+def test_parts_can_run_in_other_processes(study: Study) -> None:
+    assert pickle.loads(pickle.dumps(study.parts)) == study.parts
 
 
 @each_study

@@ -5,6 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,11 +16,13 @@ from typing import Any
 
 import pytest
 from lab_toy import add_up, draw_numbers, toy_study
+from threadpoolctl import threadpool_info  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 from torchtangent.lab.data import DataError
 from torchtangent.lab.results import read_json
 from torchtangent.lab.runner import Context, Listener, reproduce
 from torchtangent.lab.study import Entry, Part, Study
+from torchtangent.lab.workers import Apart, Report, silent
 
 
 def test_a_second_run_keeps_everything(tmp_path: Path) -> None:
@@ -179,8 +184,9 @@ def test_jobs_run_side_by_side_and_what_is_needed_comes_first(tmp_path: Path) ->
 
 
 def test_a_job_that_dies_or_fails_costs_only_its_own_part(tmp_path: Path) -> None:
-    study = study_of(dead=die, odd=raise_unusual, fine=draw_nothing)
+    study = study_of(stuck=lambda context: {}, dead=die, odd=raise_unusual, fine=draw_nothing)
     outcome = reproduce(study, "smoke", tmp_path, jobs=2)
+    assert "Can't pickle" in str(outcome.failed["stuck"])
     assert outcome.computed == ["fine"]
     assert "its process died (exit code -9)" in str(outcome.failed["dead"])
     assert str(outcome.failed["odd"]) == "OfItsOwn: cannot travel"
@@ -202,3 +208,52 @@ def test_an_interrupt_ends_the_jobs(tmp_path: Path) -> None:
         reproduce(study_of(a=late), "smoke", tmp_path, jobs=2, listener=Impatient())
     assert not multiprocessing.active_children()
     assert not (tmp_path / "toy2000" / "smoke" / "parts" / "a.json").exists()
+
+
+def test_there_is_at_least_one_job(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="jobs=0"):
+        reproduce(toy_study(), "smoke", tmp_path, jobs=0)
+
+
+def die_while_it_sends(report: Report) -> Any:
+    """What it returns is more than a pipe holds, so it waits there for its reader until it is killed."""
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    return bytes(2**20)
+
+
+def test_a_job_may_die_while_it_sends() -> None:
+    workers = Apart(1, 0.5)
+    workers.start("a", die_while_it_sends, silent)
+    for process in multiprocessing.active_children():
+        process.join()
+    ((name, error),) = workers.ended()
+    assert (name, str(error)) == ("a", "its process died (exit code -9)")
+
+
+def say_shares(report: Report) -> Any:
+    return os.environ["TORCHTANGENT_MEMORY"], {pool["num_threads"] for pool in threadpool_info()}
+
+
+def test_jobs_share_threads_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHTANGENT_MEMORY", raising=False)
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(variable, "2")
+    workers = Apart(2, 0.5)
+    workers.start("a", say_shares, silent)
+    assert workers.ended() == [("a", ("0.25", {1}))]
+
+
+def wait_in_silence(context: Context) -> Mapping[str, Any]:
+    print("begun", flush=True)
+    time.sleep(60)
+    return {}
+
+
+def test_jobs_end_with_a_killed_parent(tmp_path: Path) -> None:
+    code = "from test_runner import *; reproduce(study_of(a=wait_in_silence), 'smoke', Path(sys.argv[1]), jobs=2)"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, cwd=Path(__file__).parent, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"begun\n"
+        parent.kill()
+        parent.communicate(timeout=30)  # returns when no process is left that could write

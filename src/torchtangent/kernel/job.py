@@ -30,7 +30,7 @@ from torchtangent.kernel.way import REDUCTIONS, Block, DifferentUse, Outputs
 from torchtangent.operators.symmetric import reflect
 
 MEMORY = "TORCHTANGENT_MEMORY"  # the environment's word on how much of the machine's memory is ours
-_FRACTION = {"cpu": 0.5, "cuda": 0.9}  # of the machine's memory, if neither user nor environment say how much
+FRACTION = {"cpu": 0.5, "cuda": 0.9}  # of the machine's memory, if neither user nor environment say how much
 _CAPTURE = 2.0  # bytes while capturing, as a multiple of what a trace holds
 
 Held = tuple[Panel, int]  # kept samples, and the first one's place among all
@@ -297,7 +297,7 @@ def _default_budget(device: torch.device) -> int:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     said = os.environ.get(MEMORY)
     try:
-        fraction = _FRACTION.get(device.type, 0.5) if said is None else float(said)
+        fraction = FRACTION.get(device.type, 0.5) if said is None else float(said)
     except ValueError:
         fraction = 0.0
     if not 0 < fraction <= 1:

@@ -188,8 +188,8 @@ def elapsed(records: Iterable[Record]) -> float:
     total, until = 0.0, 0.0
     spans = []
     for record in records:
-        when = record.provenance["finished"].removesuffix(" UTC")
-        if "shared by" in record.provenance["device"] and when.count(":") == 2:  # old records know the minute only
+        when = record.provenance["finished"].replace(" UTC", "+00:00")
+        if "shared by" in record.provenance["device"] and when.count(":") == 3:  # old records know the minute only
             end = datetime.fromisoformat(when).timestamp()
             spans.append((end - record.seconds, end))
         else:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
+from torchtangent.kernel.job import FRACTION
 from torchtangent.lab import data as datasets
 from torchtangent.lab.claims import Finding, judge, not_run
 from torchtangent.lab.provenance import describe, digest
@@ -164,7 +165,8 @@ def reproduce(
         long: Also the entries that do not fit into the quick report. Those named in `only` always run.
         fresh: Compute again what is already there.
         reuse: Keep what an earlier version of the recipe's code made, if the configuration is the same.
-        jobs: Parts that run side by side, each in a process of its own.
+        jobs: Parts that run side by side, each in a process of its own; a script that asks for several does so below
+            `if __name__ == "__main__":`, since those processes import it.
         device: Where torch computes.
         data_root: The folder with data sets.
         listener: Told about progress.
@@ -173,6 +175,8 @@ def reproduce(
         What was computed, what was kept, what failed, what was passed over because its data are got by hand, and the
         verdicts. A part that fails does not stop the others: those that need it fail with it.
     """
+    if jobs < 1:
+        raise ValueError(f"jobs={jobs}: at least one part has to run at a time.")
     listener = listener or Listener()
     config = study.configuration(scale)
     run = Run(out / study.key / scale)
@@ -195,7 +199,8 @@ def reproduce(
         context = Context(part, config[part.name], torch.device(device), run, data_root)
         return partial(_compute, context, part_keys(study, config)[part.name], scale, jobs)
 
-    _run(left, work, outcome, listener, Here() if jobs == 1 else Apart(jobs))
+    memory = FRACTION.get(torch.device(device).type, 0.5)
+    _run(left, work, outcome, listener, Here() if jobs == 1 else Apart(jobs, memory))
     outcome.findings = settle(study, run, scale, keys)
     return outcome
 

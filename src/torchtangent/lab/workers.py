@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, cast
 
 import torch
+from threadpoolctl import threadpool_limits  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 from torchtangent.kernel.job import MEMORY
 
@@ -52,33 +54,43 @@ class Here:
 class Apart:
     """Does `room` pieces of work side by side, each in a fresh process that has its share of threads and memory.
 
-    A process that dies takes nothing with it but its own work, and what it held on a GPU is free when it ends.
+    A process that dies takes nothing with it but its own work, and what it held on a GPU is free when it ends. None
+    outlives this one, even if it is killed. `memory` is the fraction of the machine's that they have together; what
+    `TORCHTANGENT_MEMORY` says, where it is set, is for each of them.
     """
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room: int, memory: float) -> None:
         self.room = room
+        self._memory = memory
         self._running: dict[Connection, tuple[str, Report, Any]] = {}
+        self._refused: list[tuple[str, Any]] = []
 
     def start(self, name: str, work: Work, report: Report) -> None:
         """Begin it; `work` and what it returns travel between processes."""
         spawn = multiprocessing.get_context("spawn")
         inbox, outbox = spawn.Pipe(duplex=False)
-        process = spawn.Process(target=_apart, args=(outbox, work, self.room), name=name, daemon=True)
-        process.start()
+        arguments = (outbox, work, self.room, self._memory)
+        process = spawn.Process(target=_apart, args=arguments, name=name, daemon=True)
+        try:
+            process.start()
+        except (pickle.PicklingError, AttributeError, TypeError) as error:  # it cannot travel, such as a lambda
+            self._refused.append((name, error))
+            return
         outbox.close()
         self._running[inbox] = (name, report, process)
 
     def ended(self) -> list[tuple[str, Any]]:
         """Wait until something has ended: name and result, or the exception that was raised."""
-        done: list[tuple[str, Any]] = []
+        done, self._refused = self._refused, []
         while not done:
             for inbox in cast(list[Connection], wait(list(self._running))):
                 name, report, process = self._running[inbox]
                 try:
                     kind, value = inbox.recv()
-                except EOFError:
+                except (EOFError, OSError):  # OSError: in the middle of a message
                     process.join()
-                    kind, value = "ended", RuntimeError(f"its process died (exit code {process.exitcode})")
+                    hint = "; was there too little memory for so many jobs?" if process.exitcode == -9 else ""
+                    kind, value = "ended", RuntimeError(f"its process died (exit code {process.exitcode}){hint}")
                 if kind == "step":
                     report(*value)
                     continue
@@ -95,10 +107,13 @@ class Apart:
             process.join()
 
 
-def _apart(outbox: Connection, work: Work, room: int) -> None:
+def _apart(outbox: Connection, work: Work, room: int, memory: float) -> None:
     """The life of a process: its share of the machine, its work, its answer."""
-    torch.set_num_threads(max(1, torch.get_num_threads() // room))
-    os.environ.setdefault(MEMORY, str((0.9 if torch.cuda.is_available() else 0.5) / room))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threads = max(1, torch.get_num_threads() // room)
+    torch.set_num_threads(threads)
+    threadpool_limits(threads)  # those of numpy
+    os.environ.setdefault(MEMORY, str(memory / room))
     said = 0.0
 
     def report(done: int, total: int | None) -> None:
@@ -119,6 +134,14 @@ def _apart(outbox: Connection, work: Work, room: int) -> None:
         except Exception:
             value = RuntimeError(f"{type(error).__name__}: {error}")
     outbox.send(("ended", value))
+
+
+def _end_with_parent() -> None:
+    """Wait for the end of the process that started this one, which may have had no time to say so."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _debug(error: Exception) -> None:
