@@ -227,7 +227,8 @@ def test_a_job_may_die_while_it_sends() -> None:
     for process in multiprocessing.active_children():
         process.join()
     ((name, error),) = workers.ended()
-    assert (name, str(error)) == ("a", "its process died (exit code -9)")
+    assert name == "a"
+    assert "its process died (exit code -9)" in str(error)
 
 
 def say_shares(report: Report) -> Any:
