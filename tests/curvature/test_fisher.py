@@ -105,6 +105,7 @@ def test_implicit_likelihoods(name: str, likelihood: str, kind: str) -> None:
     expected = oracle.fisher(model, [(x, y)], likelihood, kind) @ V
     for _ in range(5):  # from the fourth product on, the data is kept as a linear map
         assert_close(F @ V, expected)
+        assert (F @ V[:, :0]).shape == (F.size, 0)
 
 
 def test_exact_formula_by_enumeration() -> None:

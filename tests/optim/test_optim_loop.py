@@ -363,12 +363,29 @@ def test_factors_stand_for_gradients_that_are_their_multiple() -> None:
     layer(x).square().sum().backward()
     jacobian = opt.plan.jacobians(opt.recorder.batches[0])["weight"]
     mean = {name: p.grad / 4 for name, p in layer.named_parameters()}
-    block, size = opt.plan.layers[0], jacobian.d.square().mean().sqrt()
-    assert block._multiple(mean, jacobian, size) == pytest.approx(0.25)
+    block = opt.plan.layers[0]
+    assert block._multiple(mean, jacobian) == pytest.approx(0.25)
     for change in mean.values():
         change.view(-1)[0] += 0.1
-        assert block._multiple(mean, jacobian, size) is None
+        assert block._multiple(mean, jacobian) is None
         change.view(-1)[0] -= 0.1
+
+
+@pytest.mark.parametrize(("samples", "outputs"), [(1, 9), (3, 1), (3, 9)])
+def test_every_change_of_a_gradient_is_seen(samples: int, outputs: int) -> None:
+    """Also where it has rank one: then M r is a multiple of whatever else the factors' rows are times r."""
+    layer, x = nn.Linear(1000, outputs), torch.randn(samples, 1000)
+    opt = EKFAC(layer, 1.0, EPS)
+    layer(x).square().sum().backward()
+    jacobian, block = opt.plan.jacobians(opt.recorder.batches[0])["weight"], opt.plan.layers[0]
+    mean = {name: p.grad for name, p in layer.named_parameters()}
+    assert block._multiple(mean, jacobian) == pytest.approx(1.0)
+    for i in range(1000):
+        column = mean["weight"][:, i] * 1.0
+        mean["weight"][:, i] = 0
+        assert block._multiple(mean, jacobian) is None
+        mean["weight"][:, i] = column
+    assert block._multiple({**mean, "bias": torch.zeros(outputs)}, jacobian) is None
 
 
 AVERAGE = partial(EKFAC, scalings="average")
@@ -420,6 +437,64 @@ def test_few_samples_are_multiplied_by_their_factors(
         direct, recorded = wide_steps(make, bias, change)
         assert recorded == [2, 0, 0, 0, 0, 0, 0]
         torch.testing.assert_close(flat(model), flat(direct), rtol=1e-10, atol=1e-12)
+
+
+class Masked(nn.Module):
+    """A second layer that sees some of the samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(30, 20), nn.Linear(20, 9)
+
+    def forward(self, x: Tensor, seen: Tensor) -> Tensor:
+        return self.second(self.first(x).tanh()[seen])
+
+
+def test_layers_that_need_not_be_recorded_are_left_out_where_no_rule_describes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between two decompositions factors save work; that three rows of four samples have none is nothing to say."""
+    found = []
+    for thin in (Matrix.thin, lambda *_: False):
+        monkeypatch.setattr(Matrix, "thin", thin)
+        torch.manual_seed(3)
+        model, x = Masked().double(), torch.randn(4, 30).double()
+        opt = KFAC(model, LR, EPS, basis_every=9)
+        for rows in (4, 3, 4):
+            opt.zero_grad()
+            F.cross_entropy(model(x, torch.arange(rows)), torch.arange(rows)).backward()
+            opt.step()
+        assert "KFAC, 9 × 21" in opt.explain()
+        found.append(flat(model))
+    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("make", [EKFAC, KFAC, AVERAGE], ids=["batch", "kfac", "average"])
+def test_transposed_convolutions_to_one_location(make: Callable[..., Any]) -> None:
+    """Their weight is stored as the transpose of the matrix that a linear layer has."""
+    torch.manual_seed(3)
+    conv, linear = nn.ConvTranspose2d(30, 20, 1).double(), nn.Linear(30, 20).double()
+    linear.weight.data, linear.bias.data = conv.weight.data[:, :, 0, 0].T.contiguous(), conv.bias.data.clone()
+    x, y = torch.randn(3, 30).double(), torch.randint(0, 9, (3,))
+    for model, shape in ((conv, (3, 30, 1, 1)), (linear, (3, 30))):
+        opt = make(model, LR, EPS)
+        F.cross_entropy(model(x.view(shape)).flatten(1), y).backward()
+        opt.step()
+    torch.testing.assert_close(conv.weight[:, :, 0, 0].T, linear.weight, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(conv.bias, linear.bias, rtol=1e-9, atol=1e-12)
+
+
+def test_a_state_need_not_say_where_samples_save_work() -> None:
+    """Those of earlier versions do not."""
+    model, (x, y) = mlp(), data()
+    opt = KFAC(model, LR, EPS, basis_every=5)
+    train(model, opt, x, y, steps=1)
+    state = opt.state_dict()
+    del state["progress"]["thin"]
+    opt.load_state_dict(state)
+    assert not opt.recorder.welcome
+    train(model, opt, x, y, steps=1)
+    assert opt.steps == 2
 
 
 def test_samples_are_not_recorded_where_the_gradient_is_of_others() -> None:

@@ -48,7 +48,7 @@ class FisherProduct:
         self._products += 1
         if self._products == _PATIENCE:
             self._keep()
-        if self._kept:
+        if self._kept and V.shape[1]:
             self.capture.check_unmoved()
             products = [self._replayed(column.contiguous()) for column in V.unbind(1)]
             return products[0].unsqueeze(1) if len(products) == 1 else torch.stack(products, 1)

@@ -27,7 +27,7 @@ class EKFAC(Preconditioned):
 
     - scalings="batch": s = E[(Uᵀ∇_n)²] over the samples of the batch, the best diagonal for this basis;
     - scalings="average" (EKFAC-ra): s ← α s + (1 − α) N (Uᵀ∇)², a running average over mean gradients, which starts at
-      KFAC's eigenvalues with each new basis. Cheaper: samples are looked at only when U is renewed.
+      KFAC's eigenvalues with each new basis. Cheaper: samples are needed only when U is renewed.
 
     Samples are the first axis of the model's input, and of every layer's (a layer that sees n·k rows has k consecutive
     ones for each of the n samples). Two calls of equally many samples before one backward are two views of the same

@@ -21,7 +21,7 @@ def gather(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], notices:
     block stays that of the recorded ones, with a warning.
     """
     before = set(plan.plain)
-    passes = [plan.jacobians(batch) for batch in recorder.batches]
+    passes = [plan.jacobians(batch, recorder.welcome) for batch in recorder.batches]
     _require_seen(plan, recorder, grads, passes)
     _verify(plan, recorder, passes)
     for name in notices.new(sorted(plan.plain.keys() - before), "plain"):

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from torchtangent.curvature.kronecker import OuterMoments
 from torchtangent.jacobians.factors import Outer
-from torchtangent.jacobians.patches import Patches
 from torchtangent.operators import Basis, Columns, DenseOperator, Space
 from torchtangent.optim.layer import Layer, Parts, Passes, Weight, product
 
-_LESS = 0.75  # of the multiplications: what factors have to save before they are looked at
+_LESS = 0.75  # of the multiplications: factors that need more of them are not looked at
 
 
 @final
@@ -73,7 +72,7 @@ class Matrix(Layer):
         if len(jacobians) == 1 and _vectors(jacobians[0]):
             d, a = self._rotated_vectors(jacobians[0], left[0], right[0])
             less = 2 * len(d) < d.shape[1] + a.shape[1]
-            c = self._multiple(mean, jacobians[0], unit) if less else None
+            c = self._multiple(mean, jacobians[0]) if less else None
             g = self.rotate(mean, left, right) if c is None else _scaled_product(d.mT, a, c).unsqueeze(0)
             # Σ_n (d aᵀ)² = (Σ_n d²)ᵀ a², entry by entry.
             return g, _scaled_product(d.div_(unit).square_().mT, a.square_(), rescale).unsqueeze(0)
@@ -147,31 +146,33 @@ class Matrix(Layer):
         if not self.thin(passes):
             return None
         (jacobian,) = outers(self, passes)
-        c = self._multiple(mean, jacobian, size_of([jacobian]))
+        c = self._multiple(mean, jacobian)
         if c is None:
             return None
         d, a = self._rotated_vectors(jacobian, left, right)
         return d.mT, a, c
 
-    def _multiple(self, mean: Parts, jacobian: Outer, unit: Tensor) -> float | None:
+    def _multiple(self, mean: Parts, jacobian: Outer) -> float | None:
         """c if the mean gradient M is c Σ_n d [a 1]ᵀ; None if it is not: anyone may change gradients.
 
-        Compared in one random direction r: ‖M r − c v‖ against the rounding of v = Σ_n d ([a 1]ᵀr), with `unit` the
-        size of d. Where it holds, M can be multiplied by way of its factors, less work for small batches. Not on GPUs,
-        which would wait for it.
+        Compared by a random vector on either side of W (with one on the right alone all gradients of one sample, or of
+        one output, would be multiples of each other) and by the bias, each against the rounding of its terms. Where it
+        holds, M can be multiplied by way of its factors, less work for small batches. Not on GPUs, which would wait
+        for it.
         """
         W, d, a = mean[self.key].flatten(1), jacobian.d[:, 0, 0, 0], jacobian.a[:, 0, 0]
         if W.device.type != "cpu" or d.dtype != W.dtype:
             return None
-        r, one = _direction(W.shape[1], W.dtype)
-        along, found = a @ r, W @ r
+        left, right = _direction(W.shape[0], W.dtype), _direction(W.shape[1], W.dtype)
+        size = torch.linalg.vector_norm(d)
+        unit = size * torch.linalg.vector_norm(a)
+        pairs = [(left @ W, (d @ left) @ a, unit), (W @ right, (a @ right) @ d, unit)]
         if self.weight.bias is not None:
-            along, found = along + one, found + one * mean[self.weight.bias].to(W)
-        v = along @ d
+            pairs.append((mean[self.weight.bias].to(W), d.sum(0), size * math.sqrt(len(d))))
+        found, v = (torch.cat([pair[i] / pair[2] for pair in pairs]) for i in (0, 1))
         c = float(found @ v) / max(float(v @ v), torch.finfo(v.dtype).tiny)
         error = torch.linalg.vector_norm(found.sub_(v, alpha=c))
-        terms = torch.linalg.vector_norm(along) * unit * (abs(c) * math.sqrt(d.numel()))
-        return c if error <= 100 * torch.finfo(v.dtype).eps * terms else None
+        return c if error <= 30 * torch.finfo(v.dtype).eps * abs(c) else None
 
 
 def outers(layer: Layer, passes: Passes) -> list[Outer]:
@@ -194,15 +195,15 @@ def _scaled_product(a: Float[Tensor, "X Y"], b: Float[Tensor, "Y Z"], by: float 
 
 
 def _vectors(jacobian: Outer) -> bool:
-    """Whether each sample has one location: J_n = d aᵀ."""
-    return jacobian.d.shape[1:4] == (1, 1, 1) and not isinstance(jacobian.locate, Patches)
+    """Whether it is a linear layer's and each sample has one location: J_n = d aᵀ."""
+    return jacobian.d.shape[1:4] == (1, 1, 1) and len(jacobian.shape) == 2
 
 
 @cache
-def _direction(size: int, dtype: torch.dtype) -> tuple[Float[Tensor, "I"], float]:
-    """A random vector, the same at every call, and one number more."""
-    r = torch.randn(size + 1, generator=torch.Generator().manual_seed(0), dtype=dtype, device="cpu")
-    return r[:-1], float(r[-1])
+def _direction(size: int, dtype: torch.dtype) -> Float[Tensor, "I"]:
+    """A random vector, the same at every call; no entry is near zero, where a change would be missed."""
+    r = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=dtype, device="cpu")
+    return r + r.sign()
 
 
 def summed(tensors: list[Tensor]) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 import torch
@@ -93,8 +93,11 @@ class Plan:
         """The recorded layers that some parameters stand in."""
         return {path for name in names for path, _ in self.homes[name]}
 
-    def jacobians(self, batch: Batch) -> dict[str, LayerJacobian]:
-        """Per-sample gradients of the recorded parameters in one backward pass, factored."""
+    def jacobians(self, batch: Batch, welcome: Set[str] = frozenset()) -> dict[str, LayerJacobian]:
+        """Per-sample gradients of the recorded parameters in one backward pass, factored.
+
+        A layer that no rule describes here is demoted; one that is only `welcome` is left out.
+        """
         found: dict[str, LayerJacobian] = {}
         by_path: dict[str, list[dict[str, LayerJacobian]]] = {}
         for path, uses in batch.uses.items():
@@ -103,6 +106,8 @@ class Plan:
             try:
                 by_path[path] = [factors(self.modules[path], use, batch.samples) for use in uses]
             except NoRule as why:
+                if path in welcome:
+                    continue
                 for name in [name for name, home in self.homes.items() if path in dict(home)]:
                     self.demote(name, f"{path or 'the model'}: {why}")
         for name, home in list(self.homes.items()):

@@ -134,7 +134,7 @@ class Preconditioned(Optimizer):
         super().load_state_dict(state_dict)
         self._blocks.update(blocks)
         self.steps, self.skipped, self._last = progress["steps"], progress["skipped"], None
-        self._thin = frozenset(progress["thin"])
+        self._thin = frozenset(progress.get("thin", ()))
         self.plan.keep_plain(progress["plain"])
         self._group = {self.names[id(p)]: group for group in self.param_groups for p in group["params"]}
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
@@ -319,7 +319,7 @@ class Preconditioned(Optimizer):
         self.recorder.witness.watch({name: self._params[name] for name in due})
         self.recorder.wanted = frozenset(self.plan.modules if self.method.fresh else self.plan.paths(due))
         thin = [name for layer in self.plan.layers if layer.key in self._thin for name in layer.names]
-        self.recorder.welcome = frozenset(self.plan.paths(thin))
+        self.recorder.welcome = frozenset(self.plan.paths(thin)) - self.recorder.wanted
 
 
 def _number(loss: Any) -> float:

@@ -57,7 +57,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.wanted: Set[str] = frozenset()  # paths of the layers to record
-        self.welcome: Set[str] = frozenset()  # paths of those to record if they are called
+        self.welcome: Set[str] = frozenset()  # of others, to record where it can be done: they save work
         self.batches: list[Batch] = []  # backward passes since the last `clear`
         self.witness = Witness()  # of parameters whose factors are to be checked
         self._params: list[Tensor] = []
