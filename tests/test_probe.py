@@ -357,6 +357,17 @@ def test_between_its_steps_the_probe_does_nothing() -> None:
     assert len(probe.records) == 1
 
 
+def test_a_step_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = small(steps=[3], measures="distance")
+    assert probe.log(2) is None
+    assert probe.log(2, force=True) is probe.records[0]
+    assert probe.log(2, force=True) is None
+    monkeypatch.setattr(TangentProbe, "_too_costly", lambda self: True)
+    assert probe.log(3) is None
+    assert probe.log(3, force=True) is probe.records[1]
+    assert probe.series("distance/l2")[0].tolist() == [2, 3]
+
+
 # ------------------------------------------------------------------------- training does not notice
 
 

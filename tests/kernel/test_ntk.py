@@ -129,6 +129,15 @@ def test_a_data_set_and_a_tensor_give_the_same() -> None:
     assert K.equal(tt.ntk(model, list(x)))
 
 
+def test_a_data_set_with_targets_is_explained() -> None:
+    model, x = nn.Linear(3, 2), torch.randn(4, 3)
+    pairs = torch.utils.data.TensorDataset(x, torch.arange(4))
+    with pytest.raises(TypeError, match=r"is 2 things, and the model was given all of them; if one is a target"):
+        tt.ntk(model, pairs)
+    with pytest.raises(TypeError, match=r"positional argument.*given$"):
+        tt.ntk(model, (x, x))
+
+
 def test_small_range_of_float16_is_scaled_away() -> None:
     """Gradients of 1e-7 and inputs of 1e4 are outside of float16's range."""
     torch.manual_seed(0)

@@ -34,6 +34,12 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "registry", lambda: {"toy2000": toy_study()})
 
 
+def test_the_versions(runner: CliRunner) -> None:
+    result = runner.invoke(cli.app, ["--version"])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("torchtangent 0.")
+
+
 @pytest.mark.parametrize("command", ["list", "reproduce", "judge", "report", "claims"])
 def test_help_teaches(runner: CliRunner, command: str) -> None:
     result = runner.invoke(cli.app, [command, "--help"])
@@ -152,9 +158,9 @@ def test_a_claim_has_a_line_for_each_scale(runner: CliRunner, tmp_path: Path) ->
     folders = ["--runs", str(tmp_path / "smoke"), "--runs", str(tmp_path / "paper")]
     lines = runner.invoke(cli.app, ["claims", "toy2000", *folders]).output.splitlines()
     at = next(i for i, line in enumerate(lines) if "There are five." in line)
-    said = [line.split() for line in lines[at : at + 4]]
-    assert said[0] == ["TY-Fig1", "There", "are", "five."]
-    assert said[1:] == [["published", "5"], ["paper", "scale", "held", "5"], ["smoke", "scale", "held", "5"]]
+    said = [" ".join(line.split()) for line in lines[at : at + 5]]
+    assert said[:2] == ["TY-Fig1 There are five.", "published 5"]
+    assert said[2:] == ["holds if 5 up to a relative 10⁻⁹", "paper scale held 5", "smoke scale held 5"]
 
 
 @pytest.mark.usefixtures("toy")

@@ -104,7 +104,7 @@ def test_the_readme_has_the_advantages_and_minutes_of_the_committed_run() -> Non
     records = {part.name: record for part in study.parts if (record := run.record(part.name))}
     (aim,) = study.aims
     whole, small = elapsed(records.values()), elapsed(records[name] for name in aim.parts)
-    assert f"in {whole / 60:.0f} minutes, what is of the MLP and LeNet in {small / 60:.0f}" in said
+    assert f"in {whole / 60:.0f} minutes, all of the MLP and LeNet in {small / 60:.0f}" in said
 
 
 def test_the_readme_has_the_optimizers_of_the_committed_arrays() -> None:

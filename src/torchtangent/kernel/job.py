@@ -66,8 +66,11 @@ class Job:
         if not self.symmetric:
             check_alike(self.x1, self.x2)
         self.reduce, self.ranks = reduce, Ranks.current()
-        with for_captures(self.precision):
-            layers = self._layers(self.x1.batch(0, min(2, len(self.x1))))
+        try:
+            with for_captures(self.precision):
+                layers = self._layers(self.x1.batch(0, min(2, len(self.x1))))
+        except TypeError as error:
+            raise self.x1.explained(error) from error
         C = self.capture.output_shape.numel()
         self.outputs = Outputs(reduce, 1 if reduce == "sum" else C)
         self.budget = _default_budget(p.device) if max_memory is None else max_memory

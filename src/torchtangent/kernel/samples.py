@@ -56,6 +56,16 @@ class Samples:
                     raise ValueError(f"The inputs have NaN or infinity, first in sample {start + int(bad[0])}.")
         return x
 
+    def explained(self, error: TypeError) -> TypeError:
+        """What the model said of its inputs, with a guess where a data set gave it several."""
+        item = None if self.dataset is None else self.dataset[0]
+        if not isinstance(item, tuple | list) or len(item) < 2:
+            return error
+        return TypeError(
+            f"{error}. An item of the data set is {len(item)} things, and the model was given all of them; if one is a "
+            "target, give a data set of inputs alone."
+        )
+
     def fingerprint(self) -> str:
         """A hash of all the inputs."""
         if self.dataset is None:

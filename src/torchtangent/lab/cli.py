@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from enum import StrEnum
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -39,6 +40,21 @@ app = typer.Typer(
     [bold]torchtangent report[/]  makes one HTML page of the results.
     [bold]torchtangent claims[/]  counts the verdicts; with a study, prints them.""",
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"torchtangent {version('torchtangent')}, torch {torch.__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def options(
+    asked: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the versions and exit.")
+    ] = False,
+) -> None:
+    """What stands before a command."""
 
 
 class ScaleOption(StrEnum):
@@ -95,7 +111,9 @@ def reproduce(
         typer.Option("--reuse", help="Keep also what an earlier version of the recipe's code computed."),
     ] = False,
     out: Annotated[Path, typer.Option("--out", help="The folder that holds all runs.")] = Path("runs"),
-    jobs: Annotated[int, typer.Option(min=1, help="Parts that run side by side, each in a process of its own.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Parts to run side by side; each process takes seconds to start.")
+    ] = 1,
     device: Annotated[str, typer.Option(help="Where torch computes: cpu, cuda, cuda:1.")] = "cpu",
     data: Annotated[
         Path | None,

@@ -107,7 +107,7 @@ def ledger_table(lines: Iterable[Line]) -> Table:
 
 
 def claims_table(standings: Iterable[Standing]) -> Table:
-    """Every claim and the published value, then a line for each scale that tested it; also for narrow terminals."""
+    """Every claim, the published value and the rule, then a line for each scale; also for narrow terminals."""
     table = Table(box=None, pad_edge=False, header_style="bright_black")
     table.add_column("entry", no_wrap=True)
     table.add_column("claim")
@@ -115,6 +115,9 @@ def claims_table(standings: Iterable[Standing]) -> Table:
         claim = standing.claim
         table.add_row(escape(claim.id), escape(claim.statement))
         table.add_row("", f"[bright_black]published[/]  {escape(show(claim.published))}")
+        table.add_row("", f"[bright_black]holds if[/]  {escape(str(claim.rule))}")
+        if claim.note:
+            table.add_row("", f"[bright_black]{escape(claim.note)}[/]")
         for scale, finding in standing.tested.items():
             verdict = f"[{COLORS[finding.verdict]}]{finding.verdict}[/]"
             table.add_row("", f"[bright_black]{scale} scale[/]  {verdict}  {escape(show(finding.measured))}")
@@ -126,4 +129,4 @@ def claims_table(standings: Iterable[Standing]) -> Table:
 def tally(verdicts: Sequence[Verdict]) -> str:
     """The counts in one line."""
     parts = [f"[{COLORS[verdict]}]{number} {verdict}[/]" for verdict, number in count(verdicts).items()]
-    return f"{len(verdicts)} claims: " + ", ".join(parts)
+    return f"{len(verdicts)} claim{'' if len(verdicts) == 1 else 's'}: " + ", ".join(parts)

@@ -97,7 +97,8 @@ def _files(name: str) -> str:
     """All files of a data set, so that who lacks one need not find out one by one."""
     files = datasets.CIFAR10 if name == "cifar10" else datasets.IDX[name].values()
     paths = ", ".join(file.path + (".gz" if file.packed else "") for file in files)
-    return f"All files of {name}, in the data folder: {paths}; torchtangent.lab.data.download(folder) fetches them."
+    fetch = "python -c \"from torchtangent.lab.data import download; download('DIR')\""
+    return f"All files of {name}, in the data folder: {paths}. To fetch them: {fetch}"
 
 
 @dataclass

@@ -33,33 +33,40 @@ class EKFAC(Preconditioned):
     ones for each of the n samples). Two calls of equally many samples before one backward are two views of the same
     samples, with a warning; to accumulate gradients, call backward after each.
 
+    A step that is too long makes the curvature of one batch stale before it is renewed. Where the loss grows: `kl_clip`
+    (1e-2, say) bounds the step whatever the rate; then lower `lr`, raise `damping`, or renew more often; noisy
+    curvature (batches of a few samples) wants more damping.
+
     Args:
         model: The network. Its layers carry hooks until `close()`.
         lr: Learning rate η.
         damping: ε, a number or an `Adaptive`, for which `step` needs a closure.
-        scalings: "batch" or "average".
-        decay: α.
-        damping_rule: "single" (ε is added to s), "factored" (√ε/π and π√ε to the eigenvalues of the two factors, with
-            π² the ratio of their means) or "root" (√ε to both).
+        scalings: "batch" (default) or "average".
+        decay: α, 0.75.
+        damping_rule: "single" (default: ε is added to s), "factored" (√ε/π and π√ε to the eigenvalues of the two
+            factors, with π² the ratio of their means) or "root" (√ε to both).
         params: Which parameters: patterns or a predicate (as in `tt.jacobian`), or tensors or groups as in torch, each
             with `lr`, `damping`, `momentum` or `weight_decay` of its own. By default all that are trainable now; what
             is unfrozen later moves only if it is in `params` (as with params=model.parameters()), from the next
             `zero_grad` or `step` on.
-        momentum: μ in m ← μ m + u, θ ← θ − η m.
+        momentum: μ in m ← μ m + u, θ ← θ − η m; 0 by default.
         weight_decay: ω: ∇ + ωθ is preconditioned, or, if `decoupled`, θ is multiplied by 1 − ηω. Rather than a penalty
             in the loss, which is preconditioned as well, but with a warning.
-        basis_every: Steps between two decompositions; with each it is checked that the layers saw the whole gradient.
+        basis_every: Steps between two decompositions, 50 by default; with each it is checked that the layers saw the
+            whole gradient.
         sua: Take the taps of convolutions as uncorrelated: smaller input factors, over channels only.
-        rest: What is no matrix of a linear map: "block" (norm layers and lone biases by their exact block, or by one
-            for each channel where that has more than 1024 rows; embeddings by their diagonal), "diagonal" or "plain".
-        loss: Whether the loss is a "mean" or a "sum" over samples; the step is the same for both if it is told (a sum
-            of N samples that is taken for a mean makes steps far too short). With gradient accumulation "mean" is the
-            mean over all samples since the last step.
-        curvature: "empirical" (per-sample gradients of the loss) or "sampled" (labels drawn from the model; needs
-            `likelihood`, and `step` a closure). Where a sample has several terms the likelihood sums over them.
+        rest: What is no matrix of a linear map: "block" (default: norm layers and lone biases by their exact block, or
+            by one for each channel where that has more than 1024 rows; embeddings by their diagonal), "diagonal" or
+            "plain".
+        loss: Whether the loss is a "mean" (default) or a "sum" over samples; the step is the same for both if it is
+            told (a sum of N samples that is taken for a mean makes steps far too short). With gradient accumulation
+            "mean" is the mean over all samples since the last step.
+        curvature: "empirical" (default: per-sample gradients of the loss) or "sampled" (labels drawn from the model;
+            needs `likelihood`, and `step` a closure). Where a sample has several terms the likelihood sums over them.
         likelihood: "categorical", "bernoulli" or "gaussian", for sampled curvature.
         decoupled: Whether weight decay multiplies θ by 1 − ηω instead of being preconditioned with the gradient.
-        kl_clip: κ: the step is shortened to η² uᵀ(F + ε)u ≤ κ, about twice the KL divergence that it causes.
+        kl_clip: κ: the step is shortened to η² uᵀ(F + ε)u ≤ κ, about twice the KL divergence that it causes. By default
+            it is not.
         scaler: The `torch.amp.GradScaler` of the loop. Needed only where `scaler.unscale_(opt)` is called before
             `scaler.step(opt)`.
         seed: Of the sampled labels.

@@ -292,7 +292,8 @@ class Preconditioned(Optimizer):
         self._last = None
         if round_number(self.skipped) and not amp.searching:  # a GradScaler that looks for its scale overflows at times
             message = f"{self.method.kind}: step skipped, {what} has NaN or infinity (skipped so far: {self.skipped}). "
-            warn(message + "Parameters are as before.", stacklevel=5)
+            advice = "If this goes on, the training has diverged: give kl_clip=1e-2, a lower lr or a higher damping."
+            warn(f"{message}Parameters are as before. {advice}", stacklevel=5)
         return False
 
     def _ratio(self, before: float, after: float) -> float:

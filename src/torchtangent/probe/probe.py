@@ -128,17 +128,22 @@ class TangentProbe:
             raise ValueError(f"measure {name!r} cannot be taken: {reason}")
         self._spent = self._cost = perf_counter() - self._began
 
-    def log(self, step: SupportsIndex) -> Record | None:
+    def log(self, step: SupportsIndex, *, force: bool = False) -> Record | None:
         """Measure, if this is one of the steps to measure at and was not measured already.
+
+        Args:
+            step: The number of the step.
+            force: Measure at this step whatever was planned and whatever it costs, as after the last one.
 
         Returns:
             The record, or None.
         """
         step = operator.index(step)
-        if step == self._latest or not self._due(step):
+        measured = bool(self.records) and self.records[-1]["step"] == step
+        if measured or not (force or (step != self._latest and self._due(step))):
             return None
         self._latest = step
-        if self._too_costly():
+        if not force and self._too_costly():
             self.skipped.append(step)
             self._write({"step": step, "skipped": True})
             return None
