@@ -112,7 +112,7 @@ def reproduce(
     ] = False,
     out: Annotated[Path, typer.Option("--out", help="The folder that holds all runs.")] = Path("runs"),
     jobs: Annotated[
-        int, typer.Option(min=1, help="Parts to run side by side; each process takes seconds to start.")
+        int, typer.Option(min=1, help="Parts to run side by side; the first starts after some seconds.")
     ] = 1,
     device: Annotated[str, typer.Option(help="Where torch computes: cpu, cuda, cuda:1.")] = "cpu",
     data: Annotated[

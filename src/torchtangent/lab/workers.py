@@ -19,6 +19,7 @@ from torchtangent.kernel.job import MEMORY
 
 Report = Callable[[int, int | None], None]
 Work = Callable[[Report], Any]
+_LOADED = ["torchtangent.lab.report", "torch._dynamo", "sklearn.datasets", "typer"]  # what takes long to import
 _PAUSE = 0.2  # seconds between two reports of a process
 
 
@@ -64,13 +65,17 @@ class Apart:
         self._memory = memory
         self._running: dict[Connection, tuple[str, Report, Any]] = {}
         self._refused: list[tuple[str, Any]] = []
+        # Copies of a process that has imported torch, and done nothing with it, are there at once.
+        forks = "forkserver" in multiprocessing.get_all_start_methods()
+        self._processes: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
+        if forks:
+            self._processes.set_forkserver_preload(_LOADED)
 
     def start(self, name: str, work: Work, report: Report) -> None:
         """Begin it; `work` and what it returns travel between processes."""
-        spawn = multiprocessing.get_context("spawn")
-        inbox, outbox = spawn.Pipe(duplex=False)
+        inbox, outbox = self._processes.Pipe(duplex=False)
         arguments = (outbox, work, self.room, self._memory)
-        process = spawn.Process(target=_apart, args=arguments, name=name, daemon=True)
+        process = self._processes.Process(target=_apart, args=arguments, name=name, daemon=True)
         try:
             process.start()
         except (pickle.PicklingError, AttributeError, TypeError) as error:  # it cannot travel, such as a lambda
