@@ -6,7 +6,7 @@ N ?= 2000
 
 # The lab at smoke scale: every study in the budget of three minutes, then one HTML page.
 report: .venv/installed
-	$(BIN)/torchtangent reproduce --all --scale smoke --out runs
+	$(BIN)/torchtangent reproduce --all --scale smoke --jobs 2 --out runs
 	$(BIN)/torchtangent report runs results --out report/index.html
 
 # Everything at smoke scale, also what does not fit into `make report`.

@@ -29,8 +29,8 @@ _PATIENCE = 4  # products after which it pays to keep them
 class Implicit(Representation):
     """F v = (1/N) Σ_n J_nᵀ Λ_n J_n v by one forward-mode and one reverse-mode pass over the data for each v.
 
-    It takes next to no memory. `trace`, `diag`, `logdet` and `dense` need a product for each parameter: for those, any
-    other representation is faster.
+    It takes next to no memory. `trace`, `diag`, `logdet` and `dense` need a product for each parameter: for those
+    another representation is faster, or the operator's `estimate_trace` and `estimate_diag`.
     """
 
     def start(self, scope: Scope) -> Accumulator:
