@@ -16,7 +16,7 @@ from lab_toy import toy_study
 from torchtangent.lab import report
 from torchtangent.lab.claims import show
 from torchtangent.lab.recipes import registry
-from torchtangent.lab.results import Record, find_runs
+from torchtangent.lab.results import Record, elapsed, find_runs
 from torchtangent.lab.runner import reproduce
 from torchtangent.lab.study import Aim, Arrays, Study, Table
 
@@ -201,10 +201,10 @@ def test_time_in_which_parts_ran_side_by_side_counts_once() -> None:
 
     first, beside = record(60.0, "00:02:00"), record(40.0, "00:02:10")
     inside, later = record(10.0, "00:01:30"), record(5.0, "23:59:59")
-    assert report.elapsed([]) == 0
-    assert report.elapsed([later, beside, first, inside]) == 60 + 10 + 5
+    assert elapsed([]) == 0
+    assert elapsed([later, beside, first, inside]) == 60 + 10 + 5
     alone, old = record(7.0, "00:01:40", "cuda: X"), record(8.0, "00:02")
-    assert report.elapsed([first, alone, old]) == 60 + 7 + 8
+    assert elapsed([first, alone, old]) == 60 + 7 + 8
 
 
 def test_seconds_stand_beside_what_was_aimed_for(toy: Study, tmp_path: Path) -> None:

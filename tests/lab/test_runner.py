@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from lab_toy import add_up, draw_numbers, toy_study
-from threadpoolctl import threadpool_info  # type: ignore[import-not-found,import-untyped,unused-ignore]
+from threadpoolctl import threadpool_info
 
 from torchtangent.lab.data import DataError
 from torchtangent.lab.results import read_json

@@ -12,8 +12,7 @@ from torchtangent.lab.recipes import registry
 from torchtangent.lab.recipes.ortiz2021.claims import rotation
 from torchtangent.lab.recipes.ortiz2021.figures.tables import COLUMNS, table_one
 from torchtangent.lab.recipes.ortiz2021.measures.rotation import table
-from torchtangent.lab.report import elapsed
-from torchtangent.lab.results import Run
+from torchtangent.lab.results import Run, elapsed
 from torchtangent.lab.study import Arrays, Table
 
 PUBLISHED = {

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +22,7 @@ from torchtangent.lab import style
 from torchtangent.lab.claims import VERDICTS, Verdict, count, show
 from torchtangent.lab.ledger import LARGEST_FIRST, UNTESTED, Line, Standing, stand, summarize
 from torchtangent.lab.recipes import registry
-from torchtangent.lab.results import Record, Run, find_runs
+from torchtangent.lab.results import Record, Run, elapsed, find_runs
 from torchtangent.lab.rules import number
 from torchtangent.lab.study import Aim, Entry, Scale, Study, plain
 
@@ -181,23 +180,6 @@ def _making(study: Study, run: Run) -> Making:
         provenance=_distinct(record.provenance for record in records),
         data={name: value for record in records for name, value in record.data.items()},
     )
-
-
-def elapsed(records: Iterable[Record]) -> float:
-    """The seconds that parts took together: time in which some ran side by side counts once."""
-    total, until = 0.0, 0.0
-    spans = []
-    for record in records:
-        when = record.provenance["finished"].replace(" UTC", "+00:00")
-        if "shared by" in record.provenance["device"] and when.count(":") == 3:  # old records know the minute only
-            end = datetime.fromisoformat(when).timestamp()
-            spans.append((end - record.seconds, end))
-        else:
-            total += record.seconds
-    for start, end in sorted(spans):
-        total += max(0.0, end - max(start, until))
-        until = max(until, end)
-    return total
 
 
 def _chapter(study: Study, runs: Sequence[Run]) -> Chapter:

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -69,6 +70,23 @@ class Record:
     config: Mapping[str, Any]
     provenance: Mapping[str, Any]
     data: Mapping[str, str]
+
+
+def elapsed(records: Iterable[Record]) -> float:
+    """The seconds that parts took together: time in which some ran side by side counts once."""
+    total, until = 0.0, 0.0
+    spans = []
+    for record in records:
+        when = record.provenance["finished"].replace(" UTC", "+00:00")
+        if "shared by" in record.provenance["device"] and when.count(":") == 3:  # old records know the minute only
+            end = datetime.fromisoformat(when).timestamp()
+            spans.append((end - record.seconds, end))
+        else:
+            total += record.seconds
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
-from threadpoolctl import threadpool_limits  # type: ignore[import-not-found,import-untyped,unused-ignore]
+from threadpoolctl import threadpool_limits
 
 from torchtangent.kernel.job import FRACTION
 from torchtangent.lab import data as datasets
@@ -225,20 +225,18 @@ def _run(
                 left.remove(part)
                 blocked = [name for name in part.needs if name in outcome.failed]
                 if blocked:
-                    outcome.failed[part.name] = error = NeedFailed(f"needs {', '.join(blocked)}, which failed")
-                    outcome.run.discard(part.name)
-                    listener.failed(part, error)
+                    _note(part, NeedFailed(f"needs {', '.join(blocked)}, which failed"), outcome, listener)
                     continue
                 running[part.name] = part
                 listener.started(part)
                 workers.start(part.name, work(part), partial(listener.stepped, part))
             for name, result in workers.ended() if running else ():
-                _settle_part(running.pop(name), result, outcome, listener)
+                _note(running.pop(name), result, outcome, listener)
     finally:
         workers.stop()
 
 
-def _settle_part(part: Part, result: Record | Exception, outcome: Outcome, listener: Listener) -> None:
+def _note(part: Part, result: Record | Exception, outcome: Outcome, listener: Listener) -> None:
     """Note what came of a part."""
     if isinstance(result, Record):
         outcome.computed.append(part.name)

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, cast
 
 import torch
-from threadpoolctl import threadpool_limits  # type: ignore[import-not-found,import-untyped,unused-ignore]
+from threadpoolctl import threadpool_limits
 
 from torchtangent.kernel.job import MEMORY
 
