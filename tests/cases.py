@@ -658,6 +658,8 @@ class AdaptedLinear(nn.Linear):
 class RowVectorLinear(nn.Module):
     """x W + b: here the columns of the weight are the units of the bias."""
 
+    units = 1
+
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.weight, self.bias = parameter(inputs, outputs), parameter(outputs)

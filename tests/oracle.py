@@ -205,6 +205,8 @@ def quasi_diagonal(F: Tensor, model: nn.Module) -> Tensor:
         if isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d):
             grouped = W.reshape(module.groups, W.shape[0] // module.groups, *W.shape[1:])
             rows = grouped.transpose(1, 2).reshape(len(b), -1)
+        elif getattr(module, "units", 0) == 1:  # x W
+            rows = W.T
         elif W.shape[: b.ndim] == b.shape:
             rows = W.reshape(b.numel(), -1)
         else:

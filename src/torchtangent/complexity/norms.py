@@ -17,6 +17,7 @@ from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Inputs, Output, split
 from torchtangent.jacobians.modes import unwrapped
 from torchtangent.jacobians.select import Params, select
+from torchtangent.jacobians.uses import LayerUse
 
 _BUDGET = 256 << 20  # bytes of activations at a time
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -172,18 +173,20 @@ def _weights(capture: Capture, x: Tensor) -> list[str]:
     """The names of the layers' weights, in the order of use; other parameters than theirs are refused."""
     trace = capture.record(x)
     paths = {module: path for path, module in capture.model.named_modules()}
-    for use in trace.uses:
+    layers = [use for use in trace.uses if isinstance(use, LayerUse)]
+    for use in layers:
         if type(use.module) not in _LAYERS:
             raise ValueError(
                 f"{type(use.module).__name__} '{paths[use.module]}' has parameters, but these measures are defined for "
                 "networks of linear and convolutional layers. Fold it into the layer before it, or leave it out."
             )
-    if trace.uncovered:
+    outside = trace.uncovered.union(*(use.params for use in trace.uses if not isinstance(use, LayerUse)))
+    if outside:
         raise ValueError(
-            f"Parameters outside of linear and convolutional layers: {', '.join(sorted(trace.uncovered))}. These "
-            "measures are not defined for them."
+            f"Parameters outside of linear and convolutional layers: {', '.join(sorted(outside))}. These measures are "
+            "not defined for them."
         )
-    return [use.names["weight"] for use in trace.uses]
+    return [use.names["weight"] for use in layers]
 
 
 def _check_homogeneous(network: Network, x: Tensor) -> None:

@@ -91,6 +91,29 @@ def undisturbed() -> Iterator[None]:
 
 
 @contextmanager
+def step_by_step(module: nn.RNNBase) -> Iterator[None]:
+    """A recurrent layer computes with operations that autograd knows, not with one for all steps."""
+    libraries: list[Any] = [torch.backends.mkldnn, torch.backends.cudnn]
+    enabled: list[list[bool]] = []
+
+    def before(*_: Any) -> None:
+        enabled.append([library.enabled for library in libraries])
+        for library in libraries:
+            library.enabled = False
+
+    def after(*_: Any) -> None:
+        for library, was in zip(libraries, enabled.pop(), strict=True):
+            library.enabled = was
+
+    handles = [module.register_forward_pre_hook(before), module.register_forward_hook(after, always_call=True)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
 def float32_products(matmul: str = "ieee", convolution: str = "ieee") -> Iterator[None]:
     """Products of float32 on a GPU in full precision ("ieee") or in "tf32"; the user's settings return.
 

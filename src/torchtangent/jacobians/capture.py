@@ -12,7 +12,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,9 +22,9 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.modules.conv import _ConvTransposeNd
 
 from torchtangent.jacobians import fallback
-from torchtangent.jacobians.call import Network, pull_back, undisturbed
+from torchtangent.jacobians.call import Network, pull_back, step_by_step, undisturbed
 from torchtangent.jacobians.factors import Dense, LayerJacobian, Outer, Scale, merge, zero
-from torchtangent.jacobians.graph import walk
+from torchtangent.jacobians.graph import Graph
 from torchtangent.jacobians.inputs import (
     Inputs,
     Output,
@@ -37,19 +37,9 @@ from torchtangent.jacobians.inputs import (
 from torchtangent.jacobians.modes import check_autograd, check_modes, unwrapped
 from torchtangent.jacobians.rules import RULES, NoRule
 from torchtangent.jacobians.select import Params, select
+from torchtangent.jacobians.uses import LayerUse, Use, read_graph, wide
 from torchtangent.jacobians.verify import prove, verify
 from torchtangent.operators.space import Space
-
-
-@dataclass(frozen=True, eq=False)
-class Use:
-    """One call of a layer: its input, where its output stands in the graph, and the output's shape."""
-
-    module: nn.Module
-    names: dict[str, str]  # attribute → parameter name, for the chosen parameters
-    x: Tensor
-    edge: GradientEdge
-    shape: torch.Size
 
 
 class Capture:
@@ -73,6 +63,7 @@ class Capture:
         self.space = Space.of(self.params)
         self.tied = {name for name, p in self.params.items() if self.network.names_of(p) > 1}
         self.uncovered: set[str] = set()  # parameters that only the fallback gets right
+        self.inner: set[str] = set()  # parameters whose operations have samples as their second axis, as in attention
         self.unproven: set[str] = set()  # parameters whose gradient was zero when they were checked
         self.loop = False  # the fallback cannot vectorize over samples
         self.batched = True  # backward passes of all cotangents can run as one
@@ -86,20 +77,22 @@ class Capture:
 
     def trace(self, x: Inputs) -> Trace:
         """Run the model on a batch and record it; the first batch is also checked."""
-        self.check(x)
-        trace = self.record(x)
-        if trace.signature not in self.signatures:
-            verify(self, x, samples=len(trace.outputs))
-            trace = self.record(x)
-        return trace
+        trace = self.check(x) or self.record(x)
+        return trace if trace.signature in self.signatures else verify(self, x, samples=len(trace.outputs))
 
-    def check(self, x: Inputs) -> None:
-        """Check the inputs and, on the first batch, the rules themselves (see verify.py)."""
+    def check(self, x: Inputs) -> Trace | None:
+        """Check the inputs and, on the first batch, the rules themselves (see verify.py).
+
+        Returns:
+            The trace of `x`, if all of it was looked at.
+        """
         n = batch_size(x)
         check_devices(self.model, x)
         self.check_unmoved()
-        if self.verified < min(2, n):
-            verify(self, x, samples=min(n, 2))
+        if self.verified >= min(2, n):
+            return None
+        trace = verify(self, x, samples=min(n, 2))
+        return trace if n <= 2 else None
 
     def check_unmoved(self) -> None:
         """What was made of one model must not be used with another, or in another mode."""
@@ -128,18 +121,20 @@ class Capture:
 
     def record(self, x: Inputs) -> Trace:
         """Run the model on a batch with hooks on every layer that has a rule."""
-        uses: list[Use] = []
+        uses: list[LayerUse] = []
         names = {id(p): name for name, p in self.params.items()}
 
         def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any], y: Any) -> None:
             own = {a: names[id(p)] for a, p in _matrix_and_bias(module) if id(p) in names}
             value = args[0] if args else kwargs.get("input")
             if isinstance(y, Tensor) and y.requires_grad and isinstance(value, Tensor):
-                uses.append(Use(module, own, value.detach(), get_gradient_edge(y), y.shape))
+                uses.append(LayerUse(value.detach(), get_gradient_edge(y), y.shape, module, own))
 
         with ExitStack() as stack:
             stack.enter_context(undisturbed())
             for module in self.model.modules():
+                if isinstance(module, nn.RNNBase):
+                    stack.enter_context(step_by_step(module))
                 if type(module) in RULES and any(id(p) in names for _, p in _matrix_and_bias(module)):
                     handle = module.register_forward_hook(hook, prepend=True, with_kwargs=True)
                     stack.callback(handle.remove)
@@ -166,15 +161,21 @@ class Capture:
 class Trace:
     """One recorded batch: outputs, and layer Jacobians for any cotangents."""
 
-    def __init__(self, capture: Capture, x: Inputs, f: Tensor, uses: list[Use]) -> None:
+    def __init__(self, capture: Capture, x: Inputs, f: Tensor, uses: list[LayerUse]) -> None:
         self.capture, self.x, self.graph_outputs = capture, x, f
-        nodes, counts = walk(f)
-        self.uses = [u for u in uses if u.edge.node in nodes]
-        recorded = Counter(name for u in self.uses for name in u.names.values())
-        used = {name: counts[id(p)] for name, p in capture.params.items()}
+        self.graph = Graph(f)
+        seen = [u for u in uses if u.edge.node in self.graph.nodes]
+        recorded = Counter(name for u in seen for name in u.params)
+        used = {name: len(self.graph.users[id(p)]) for name, p in capture.params.items()}
         self.unused = [name for name, count in used.items() if count == 0]
-        self.uncovered = {n for n, count in used.items() if count != recorded[n]} | capture.uncovered
-        self.uncovered -= set(self.unused)
+        # A parameter that the graph uses more often than layers did is read off the graph, all of its uses.
+        more = {
+            n: capture.params[n] for n, count in used.items() if count != recorded[n] and n not in capture.uncovered
+        }
+        others, unknown = read_graph(self.graph, more)
+        self.uses: list[Use] = [u for u in (use.without(more) for use in seen) if u.params]
+        self.uses += others
+        self.uncovered = (capture.uncovered | unknown) - set(self.unused)
         if len(self.unused) == len(capture.params):
             raise ValueError(
                 f"None of the parameters ({', '.join(self.unused)}) influences the output: its whole Jacobian would be "
@@ -193,9 +194,9 @@ class Trace:
         return self.graph_outputs.detach()
 
     @property
-    def signature(self) -> tuple[tuple[int, float], ...]:
+    def signature(self) -> tuple[tuple[object, float], ...]:
         """Which layers were used, in which order, with how many rows for a sample: new ones are checked anew."""
-        return tuple((id(u.module), u.shape[0] / len(self.graph_outputs)) for u in self.uses)
+        return tuple((u.key, u.rows / len(self.graph_outputs)) for u in self.uses)
 
     def units(self) -> Float[Tensor, "C N *out"]:
         """One unit cotangent for each output."""
@@ -214,15 +215,14 @@ class Trace:
         pieces: dict[str, list[LayerJacobian]] = defaultdict(list)
         rest = set(self.uncovered)
         for i, (use, d) in enumerate(zip(self.uses, self._backward(cotangents), strict=True)):
-            if rest.issuperset(use.names.values()):
+            if rest.issuperset(use.params):
                 continue
             try:
-                factors = _apply_rule(use, d, n)
+                factors = use.factors(d, n, inner=not self.capture.inner.isdisjoint(use.params))
             except NoRule:
-                rest.update(use.names.values())
+                rest.update(use.params)
                 continue
-            for attribute, name in use.names.items():
-                factor = factors[attribute]
+            for name, factor in factors.items():
                 pieces[name].append(replace(factor, origin=(i,)) if isinstance(factor, Outer | Scale) else factor)
         self.uncovered = rest
         found: dict[str, LayerJacobian] = {}
@@ -231,7 +231,7 @@ class Trace:
             _orient(found, self.capture)
         for name, p in params.items():
             if name not in found:
-                found[name] = merge(pieces[name]) if pieces[name] else zero(n, c, _wide(p.detach()))
+                found[name] = merge(pieces[name]) if pieces[name] else zero(n, c, wide(p.detach()))
         layers = {name: found[name] for name in params}
         if self.capture.unproven and not prove(self, layers, cotangents):
             return self.pull(cotangents)
@@ -248,14 +248,16 @@ class Trace:
             cotangents.new_zeros(u.shape[0], len(cotangents), *u.shape[1:]) if g is None else g.transpose(0, 1)
             for u, g in zip(self.uses, grads, strict=True)
         ]
-        for use, d in zip(self.uses, found, strict=True):
-            if not torch.isfinite(d.sum()) and not torch.isfinite(d).all():
-                names = ", ".join(use.names.values())
-                raise ValueError(
-                    f"The derivative of the output with respect to the layer of {names} has NaN or infinity "
-                    "although the output is finite (as √x has at 0)."
-                )
-        return [_wide(d) for d in found]
+        # Sums tell, and are waited for once; only one that is not finite is looked into.
+        if found and not torch.isfinite(torch.stack([d.sum() for d in found])).all():
+            for use, d in zip(self.uses, found, strict=True):
+                if not torch.isfinite(d).all():
+                    names = ", ".join(use.params)
+                    raise ValueError(
+                        f"The derivative of the output with respect to the layer of {names} has NaN or infinity "
+                        "although the output is finite (as √x has at 0)."
+                    )
+        return [wide(d) for d in found]
 
     def _all_at_once(self, edges: list[GradientEdge], cotangents: Tensor) -> Sequence[Tensor | None] | None:
         """One backward pass with the cotangents as a further axis, or None where torch cannot vectorize it."""
@@ -322,17 +324,3 @@ def _orient(found: dict[str, LayerJacobian], capture: Capture) -> None:
 def _matrix_and_bias(module: nn.Module) -> list[tuple[str, nn.Parameter | None]]:
     """What rules speak about. (Old-style weight_norm leaves other parameters in a module of the same type.)"""
     return [(a, module._parameters.get(a)) for a in ("weight", "bias")]
-
-
-def _apply_rule(use: Use, d: Tensor, n: int) -> dict[str, LayerJacobian]:
-    """The factors of one use. A layer may see a reshaped batch: k rows for each of the n samples."""
-    rows = use.shape[0]
-    if use.x.dim() == 0 or len(use.x) != rows or rows == 0 or rows % n:
-        raise NoRule(f"{rows} rows for {n} samples")
-    factors = RULES[type(use.module)](use.module, _wide(use.x), d)
-    return factors if rows == n else {k: j.regroup(n) for k, j in factors.items()}
-
-
-def _wide(t: Tensor) -> Tensor:
-    """Half precision becomes float32: sums are never taken below it."""
-    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t

@@ -2,37 +2,52 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
+from typing import NamedTuple
 
 from torch import Tensor
 from torch.autograd.graph import Node
 
 
-def walk(f: Tensor) -> tuple[set[Node], Counter[int]]:
-    """All nodes of the graph behind f, and how often it uses each leaf (by id)."""
-    counts: Counter[int] = Counter()
-    if f.grad_fn is None:
-        return set(), counts
-    nodes, stack = {f.grad_fn}, [f.grad_fn]
-    while stack:
-        for node, _ in stack.pop().next_functions:
-            if node is None:
-                continue
-            if hasattr(node, "variable"):
-                counts[id(node.variable)] += 1
-            elif node not in nodes:
-                nodes.add(node)
-                stack.append(node)
-    return nodes, counts
+class User(NamedTuple):
+    """A node that uses something: as which of its arguments, and which result of what it uses."""
+
+    node: Node
+    argument: int
+    result: int
 
 
-def saved_bytes(f: Tensor, without: Iterable[Tensor]) -> int:
-    """Bytes that the graph behind f has saved for the backward pass, beside some tensors such as parameters."""
-    known = {t.data_ptr() for t in without}
-    saved = {t.data_ptr(): t.nbytes for node in walk(f)[0] for t in _saved_by(node)}
-    return sum(size for address, size in saved.items() if address not in known)
+class Graph:
+    """All nodes behind f.
+
+    Attributes:
+        nodes: Those that are no leaves.
+        users: Who uses a node, or a leaf (by its id).
+    """
+
+    def __init__(self, f: Tensor) -> None:
+        self.nodes: set[Node] = set()
+        self.users: dict[Node | int, list[User]] = defaultdict(list)
+        stack = [] if f.grad_fn is None else [f.grad_fn]
+        self.nodes.update(stack)
+        while stack:
+            user = stack.pop()
+            for argument, (node, result) in enumerate(user.next_functions):
+                if node is None:
+                    continue
+                leaf = getattr(node, "variable", None)
+                self.users[node if leaf is None else id(leaf)].append(User(user, argument, result))
+                if leaf is None and node not in self.nodes:
+                    self.nodes.add(node)
+                    stack.append(node)
+
+    def saved_bytes(self, without: Iterable[Tensor]) -> int:
+        """Bytes that were saved for the backward pass, beside some tensors such as parameters."""
+        known = {t.data_ptr() for t in without}
+        saved = {t.data_ptr(): t.nbytes for node in self.nodes for t in _saved_by(node)}
+        return sum(size for address, size in saved.items() if address not in known)
 
 
 def _saved_by(node: Node) -> Iterator[Tensor]:

@@ -8,6 +8,7 @@ that fail go to the fallback, which is held to the same test.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,6 @@ from torch import Tensor
 
 from torchtangent.jacobians.call import float32_products, undisturbed
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.graph import saved_bytes
 from torchtangent.jacobians.inputs import Inputs, check_finite, take
 
 if TYPE_CHECKING:
@@ -24,29 +24,41 @@ if TYPE_CHECKING:
 
 
 @float32_products()
-def verify(capture: Capture, x: Inputs, samples: int) -> None:
+def verify(capture: Capture, x: Inputs, samples: int) -> Trace:
     """Check the rules on the first samples of `x` and note which parameters need the fallback.
 
     A mismatch in vectorized fallback leads to the loop over samples, which is the definition itself.
+
+    Returns:
+        The trace of these samples.
     """
     few = take(x, slice(0, samples))
     trace = capture.record(few)
     if samples > 1:
         _check_samples_apart(capture, few, trace.outputs)
     r, u = _random_probe(trace.outputs)
+    first = capture.verified < 2  # one sample does not tell where samples are
+    if first:
+        capture.inner = {name for use in trace.uses if use.seems_inner(samples) for name in use.params}
     capture.unproven = set()
     layers = trace.pull(r)
     wrong = _mismatches(trace, layers, r, u)
-    capture.uncovered |= trace.uncovered | wrong
+    if wrong and first:
+        capture.inner ^= wrong
+        layers = trace.pull(r)
+        wrong = _mismatches(trace, layers, r, u)
+        capture.inner -= wrong
+    trace.uncovered |= wrong
+    capture.uncovered |= trace.uncovered
     if wrong and not capture.loop:
-        trace.uncovered |= wrong
         capture.loop = bool(_mismatches(trace, trace.pull(r), r, u))
     enough = min(2, samples)
-    capture.unproven = {name for name, layer in layers.items() if _alive(layer) < enough} - set(trace.unused)
+    capture.unproven = {name for name, alive in _alive(layers).items() if alive < enough} - set(trace.unused)
     capture.verified = samples
     capture.signatures.add(trace.signature)
     capture.output_shape = trace.outputs.shape[1:]
     capture.bytes_per_sample = _measure(capture, trace, samples)
+    return trace
 
 
 def prove(trace: Trace, layers: dict[str, LayerJacobian], cotangents: Tensor) -> bool:
@@ -58,7 +70,7 @@ def prove(trace: Trace, layers: dict[str, LayerJacobian], cotangents: Tensor) ->
         Whether all are right; the others are noted as uncovered, and the fallback is held to the same test.
     """
     capture = trace.capture
-    alive = {name: _alive(layers[name]) for name in capture.unproven}
+    alive = _alive({name: layers[name] for name in capture.unproven})
     if not any(alive.values()):
         return True
     generator = torch.Generator().manual_seed(0)
@@ -73,9 +85,10 @@ def prove(trace: Trace, layers: dict[str, LayerJacobian], cotangents: Tensor) ->
     return not wrong
 
 
-def _alive(layer: LayerJacobian) -> int:
+def _alive(layers: Mapping[str, LayerJacobian]) -> dict[str, int]:
     """How many samples have a cotangent that is not zero. It takes two to see a wrong sample axis."""
-    return int(layer.d.flatten(1).any(1).sum())
+    counts = torch.stack([layer.d.flatten(1).any(1).sum() for layer in layers.values()])
+    return dict(zip(layers, counts.tolist(), strict=True))
 
 
 def _check_samples_apart(capture: Capture, few: Inputs, together: Tensor) -> None:
@@ -111,15 +124,16 @@ def _random_probe(f: Tensor) -> tuple[Tensor, Tensor]:
 
 def _mismatches(trace: Trace, layers: dict[str, LayerJacobian], r: Tensor, u: Tensor) -> set[str]:
     """Parameters whose factors do not reproduce autograd's gradient of Σ u r f, beyond rounding."""
-    combined = torch.einsum("cn...,nc->n...", r, u)
+    expected = trace.gradient(torch.einsum("cn...,nc->n...", r, u))
+    found = {name: layers[name].pullback(u.to(layers[name].d.dtype)) for name in expected}
+    gaps = torch.stack([(found[name] - g).norm() for name, g in expected.items()]).tolist()
+    sizes = torch.stack([g.norm() for g in expected.values()]).tolist()
     wrong = set()
-    for name, expected in trace.gradient(combined).items():
-        layer = layers[name]
-        v = u.to(layer.d.dtype)
-        gap, size = (layer.pullback(v) - expected).norm(), expected.norm()
-        tolerance = torch.finfo(expected.dtype).eps ** 0.5
+    for (name, g), gap, size in zip(expected.items(), gaps, sizes, strict=True):
+        tolerance = torch.finfo(g.dtype).eps ** 0.5
         if not gap <= tolerance * size:  # terms that cancel leave their rounding: the bound on their size decides
-            size = torch.maximum(size, layer.magnitude().pullback(v.abs()).norm())
+            v = u.to(layers[name].d.dtype).abs()
+            size = max(size, float(layers[name].magnitude().pullback(v).norm()))
         if not gap <= tolerance * size:
             wrong.add(name)
     return wrong
@@ -134,6 +148,6 @@ def _measure(capture: Capture, trace: Trace, n: int) -> tuple[int, int]:
     inputs = sum(u.x.numel() for u in trace.uses)
     outputs = sum(u.shape.numel() for u in trace.uses)
     rest = sum(capture.params[name].numel() for name in capture.uncovered)
-    saved = saved_bytes(trace.graph_outputs, without=chain(capture.model.parameters(), capture.model.buffers()))
+    saved = trace.graph.saved_bytes(without=chain(capture.model.parameters(), capture.model.buffers()))
     fixed = max(item * (inputs + 2 * outputs), saved)
     return fixed // n, item * (outputs // n + rest)

@@ -1,0 +1,320 @@
+"""Where a parameter meets a tensor: in a layer that has a rule, or in an operation that the graph remembers.
+
+A hook sees the layers. What none of them holds (attention's projections, class tokens, positions, the steps of an
+LSTM, a table that is also read as a matrix) stands in the graph that autograd keeps: the operation, and the tensor
+that it saved. Both say the same thing, which is all that is needed: what to pull cotangents back to, and what the
+Jacobian is when they arrive. What is read off the graph is checked like everything else (see verify.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, Node
+
+from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer, Scale, outer
+from torchtangent.jacobians.graph import Graph
+from torchtangent.jacobians.rules import RULES, NoRule
+
+
+@dataclass(frozen=True, eq=False)
+class Use(ABC):
+    """One use of parameters: the input that they meet, and the output's place in the graph and shape."""
+
+    x: Tensor
+    edge: GradientEdge
+    shape: torch.Size
+
+    @property
+    @abstractmethod
+    def params(self) -> tuple[str, ...]:
+        """The names of the chosen parameters in it."""
+
+    @property
+    @abstractmethod
+    def key(self) -> object:
+        """What it is a use of."""
+
+    @property
+    def rows(self) -> int:
+        """How many times its parameters are used, all samples together."""
+        return self.shape[0]
+
+    def seems_inner(self, n: int) -> bool:
+        """Whether samples look like the second axis of the output: a guess, which has to be checked."""
+        return False
+
+    @abstractmethod
+    def factors(self, d: Float[Tensor, "rows C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
+        """The Jacobians of its parameters for cotangents of its output and n samples.
+
+        Rows that are not samples are n·k: k consecutive ones are a sample's or, if samples are the `inner` axis, every
+        n-th one is.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class LayerUse(Use):
+    """One call of a layer that has a rule."""
+
+    module: nn.Module
+    names: dict[str, str]  # attribute → parameter name, for the chosen parameters
+
+    @property
+    def params(self) -> tuple[str, ...]:
+        return tuple(self.names.values())
+
+    @property
+    def key(self) -> object:
+        return id(self.module)
+
+    def without(self, names: Container[str]) -> LayerUse:
+        """The same use, of fewer parameters."""
+        return replace(self, names={a: name for a, name in self.names.items() if name not in names})
+
+    def factors(self, d: Float[Tensor, "rows C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
+        rows = self.shape[0]
+        if self.x.dim() == 0 or len(self.x) != rows or rows == 0 or rows % n or inner:
+            raise NoRule(f"{rows} rows for {n} samples")
+        found = RULES[type(self.module)](self.module, wide(self.x), d)
+        found = {self.names[a]: jacobian for a, jacobian in found.items() if a in self.names}
+        return found if rows == n else {name: jacobian.regroup(n) for name, jacobian in found.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class GraphUse(Use):
+    """One operation of the graph, the shape in which its output is used, and how Jacobians are made, by parameter."""
+
+    seen_as: torch.Size
+    parts: dict[str, Part]
+
+    @property
+    def params(self) -> tuple[str, ...]:
+        return tuple(self.parts)
+
+    @property
+    def key(self) -> object:
+        return self.params
+
+    def seems_inner(self, n: int) -> bool:
+        return self.seen_as[:1] != (n,) and self.seen_as[1:2] == (n,)
+
+    @property
+    def rows(self) -> int:
+        return self.shape.numel() // next(iter(self.parts.values())).width
+
+    def factors(self, d: Float[Tensor, "rows C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
+        found = {}
+        for name, part in self.parts.items():
+            rows = d.movedim(1, 0).reshape(d.shape[1], -1, part.width).transpose(0, 1)
+            x = None if part.x is None else wide(part.x).reshape(len(rows), *part.x.shape[part.x.dim() - part.axes :])
+            if len(rows) == 0 or len(rows) % n:
+                raise NoRule(f"{len(rows)} rows for {n} samples")
+            if inner:
+                rows, x = _outward(rows, n), None if x is None else _outward(x, n)
+            found[name] = part.make(x, rows.unsqueeze(2)).regroup(n)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One parameter in an operation whose output is rows of a `width`.
+
+    Args:
+        make: x of each row and d, (rows, C, 1, width), to the Jacobian of the rows.
+        width: Of a row.
+        x: What the parameter meets, if it matters; its last `axes` axes belong to a row.
+        axes: How many axes of x a row has.
+    """
+
+    make: Callable[[Any, Tensor], LayerJacobian]
+    width: int
+    x: Tensor | None = None
+    axes: int = 1
+
+
+def read_graph(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[GraphUse], set[str]]:
+    """All uses of some parameters in a graph, and those that have others than are known here."""
+    found: dict[Node, dict[str, Part]] = {}
+    unknown = set()
+    for name, p in params.items():
+        places = torch.empty(p.shape, device="meta")  # as good as p itself, to see what a view of it is
+        try:
+            parts = list(_parts(graph, id(p), [places], p.shape))
+            if len({node for node, _ in parts}) < len(parts):
+                raise NoRule("twice in one operation")
+        except (NoRule, RuntimeError, AttributeError):  # also: what was saved was overwritten, or has another name
+            unknown.add(name)
+            continue
+        for node, part in parts:
+            found.setdefault(node, {})[name] = part
+    uses = []
+    for node, together in found.items():
+        x = next((part.x for part in together.values() if part.x is not None), torch.empty(0))
+        views = [_shape(user.node) for user in graph.users[node] if type(user.node).__name__ in _RESHAPED]
+        seen_as = views[0] if views else _shape(node)
+        uses.append(GraphUse(x, GradientEdge(node, 0), _shape(node), seen_as, together))
+    return uses, unknown
+
+
+def _parts(graph: Graph, key: Node | int, views: list[Tensor], shape: torch.Size) -> Iterator[tuple[Node, Part]]:
+    """The operations behind a parameter, also behind views of it; `views` are the results of `key`."""
+    for node, argument, result in graph.users[key]:
+        kind, view = type(node).__name__, views[result]
+        if kind in _VIEWS:
+            yield from _parts(graph, node, _VIEWS[kind](node, view), shape)
+        elif kind in _OPERATIONS:
+            yield node, _OPERATIONS[kind](node, argument, view, shape)
+        else:
+            raise NoRule(kind)
+
+
+def _mm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
+    """y = x W."""
+    if argument != 1:
+        raise NoRule("a weight on the left")
+    return _matrix(node._saved_self.detach(), view, shape)
+
+
+def _addmm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
+    """y = b + x W."""
+    if argument == 1 or node._saved_alpha != 1 or node._saved_beta != 1:
+        raise NoRule("a weight on the left, or multiplied")
+    return _shift(node, 0, view, shape) if argument == 0 else _matrix(node._saved_mat1.detach(), view, shape)
+
+
+def _matrix(x: Tensor, view: Tensor, shape: torch.Size) -> Part:
+    """The view, (I, O), is the transposed weight, some of its rows, or the weight itself."""
+    start, outputs = int(view.storage_offset()), view.shape[1]
+    if len(shape) == 2 and view.stride() == (1, shape[1]) and view.shape[0] == shape[1]:
+        rows = start // shape[1]
+
+        def make(x: Tensor, d: Tensor) -> Outer:
+            return outer(x.unsqueeze(1), _padded(d, rows, shape[0]), shape)
+
+    elif view.shape == shape and view.is_contiguous():
+
+        def make(x: Tensor, d: Tensor) -> Outer:
+            return Outer(x[:, None, None], _as_it_is, d.unsqueeze(1), shape, (1, 0))
+
+    else:
+        raise NoRule("not a matrix")
+    return Part(make, outputs, x)
+
+
+def _add(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
+    if argument == 1 and node._saved_alpha != 1:
+        raise NoRule("multiplied")
+    return _shift(node, argument, view, shape)
+
+
+def _shift(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
+    """y = x + b, with b the same in every row; or b repeated."""
+    own, start = _tail(node, view), int(view.storage_offset())
+
+    def make(x: None, d: Tensor) -> Scale:
+        return Scale(None, _padded(d, start, shape.numel()), shape)
+
+    return Part(make, own.numel())
+
+
+def _mul(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
+    """y = x ∘ w, with w the same in every row."""
+    own, start, size = _tail(node, view), int(view.storage_offset()), shape.numel()
+    other = node._saved_other if argument == 0 else node._saved_self
+    x = other.detach().expand(_shape(node)).reshape(-1, own.numel())
+
+    def make(x: Tensor, d: Tensor) -> Scale:
+        return Scale(_padded(x, start, size).unsqueeze(1), _padded(d, start, size), shape)
+
+    return Part(make, own.numel(), x)
+
+
+def _embedding(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
+    """Rows of a table."""
+    if view.shape != shape or not view.is_contiguous() or node._saved_scale_grad_by_freq:
+        raise NoRule("not a table")
+    padding = _signed(node._saved_padding_idx)
+
+    def make(index: Tensor, d: Tensor) -> Lookup:
+        kept = (index != padding)[:, None, None, None]
+        return Lookup(index.unsqueeze(1), d * kept, shape)
+
+    return Part(make, shape[1], node._saved_indices, axes=0)
+
+
+_OPERATIONS: dict[str, Callable[[Any, int, Tensor, torch.Size], Part]] = {
+    "MmBackward0": _mm,
+    "AddmmBackward0": _addmm,
+    "AddBackward0": _add,
+    "ExpandBackward0": _shift,
+    "RepeatBackward0": _shift,
+    "MulBackward0": _mul,
+    "EmbeddingBackward0": _embedding,
+}
+
+_RESHAPED = ("ViewBackward0", "UnsafeViewBackward0")
+_VIEWS: dict[str, Callable[[Any, Tensor], list[Tensor]]] = {
+    "AliasBackward0": lambda node, t: [t],
+    "TBackward0": lambda node, t: [t.t()],
+    "TransposeBackward0": lambda node, t: [t.transpose(_signed(node._saved_dim0), _signed(node._saved_dim1))],
+    "ViewBackward0": lambda node, t: [t.view(_shape(node))],
+    "UnsqueezeBackward0": lambda node, t: [t.view(_shape(node))],
+    "SelectBackward0": lambda node, t: [t.select(_signed(node._saved_dim), _signed(node._saved_index))],
+    "SliceBackward0": lambda node, t: [_sliced(node, t)],
+    "SplitBackward0": lambda node, t: list(t.split(node._saved_split_size, _signed(node._saved_dim))),
+    "SplitWithSizesBackward0": lambda node, t: list(t.split(list(node._saved_split_sizes), _signed(node._saved_dim))),
+}
+
+
+def _sliced(node: Any, t: Tensor) -> Tensor:
+    axis, size = _signed(node._saved_dim), t.dim()
+    where = slice(_signed(node._saved_start), _signed(node._saved_end), node._saved_step)
+    return t[tuple(where if i == axis % size else slice(None) for i in range(size))]
+
+
+def _tail(node: Any, view: Tensor) -> torch.Size:
+    """The last axes of an operation's output, which are the view's own; it is the same for all others."""
+    own = view.squeeze() if view.numel() == 1 else view
+    while own.dim() and own.shape[0] == 1:
+        own = own[0]
+    shape = _shape(node)
+    if not own.is_contiguous() or own.shape != shape[len(shape) - own.dim() :]:
+        raise NoRule("not the same in every row")
+    return own.shape
+
+
+def _padded(t: Tensor, start: int, size: int) -> Tensor:
+    """The last axis as a part of a longer one."""
+    return t if t.shape[-1] == size else nn.functional.pad(t, (start, size - start - t.shape[-1]))
+
+
+def _outward(t: Tensor, n: int) -> Tensor:
+    """Rows of which every n-th is a sample's, sample by sample."""
+    return t.unflatten(0, (-1, n)).transpose(0, 1).flatten(0, 1)
+
+
+def _as_it_is(a: Tensor) -> Tensor:
+    return a
+
+
+def _shape(node: Any) -> torch.Size:
+    """Of a node's only result."""
+    (only,) = node._input_metadata
+    return torch.Size(only.shape)
+
+
+def _signed(number: int) -> int:
+    """Nodes show negative numbers as those of an unsigned type."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def wide(t: Tensor) -> Tensor:
+    """Half precision becomes float32: sums are never taken below it."""
+    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
