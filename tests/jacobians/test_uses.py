@@ -1,0 +1,167 @@
+"""Parameters outside of layers: read off the graph where it can be done, exact in any case."""
+
+from collections.abc import Callable
+from typing import Any
+
+import oracle
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import torchtangent as tt
+from torchtangent.jacobians.capture import Capture
+
+D = 6
+
+
+class Written(nn.Module):
+    """A model made of a function and what it uses."""
+
+    def __init__(self, forward: Callable[..., Tensor], **parts: Any) -> None:
+        super().__init__()
+        self._forward = forward
+        for name, part in parts.items():
+            setattr(self, name, nn.Parameter(torch.randn(part)) if isinstance(part, tuple) else part)
+
+    def forward(self, *x: Tensor) -> Tensor:
+        return self._forward(self, *x)
+
+
+def attention(**options: Any) -> nn.MultiheadAttention:
+    layer = nn.MultiheadAttention(D, 2, **options)
+    for p in layer.parameters():  # biases start as zeros
+        nn.init.normal_(p)
+    return layer
+
+
+def first(m: Any, x: Tensor) -> Tensor:
+    """Self-attention with the tokens first, as torch has it by default."""
+    x = x.transpose(0, 1)
+    return m.attend(x, x, x)[0].mean(0)
+
+
+def recurrent(kind: type[nn.RNNBase], **options: Any) -> Callable[[], nn.Module]:
+    layer = kind(D, 4, **options)
+    return lambda: Written(lambda m, x: torch.tanh(m.layer(x)[0]).flatten(1)[:, -3:], layer=layer)
+
+
+READ: dict[str, Callable[[], nn.Module]] = {
+    "attention": lambda: Written(
+        lambda m, x: m.attend(x, x, x)[0].mean(1), attend=attention(batch_first=True)
+    ),
+    "attention, tokens first": lambda: Written(first, attend=attention()),
+    "attention without biases": lambda: Written(
+        lambda m, x: m.attend(x, x, x)[0].mean(1), attend=attention(batch_first=True, bias=False)
+    ),
+    "cross attention": lambda: Written(
+        lambda m, x: m.attend(x[:, :2], x**2, x**2)[0].mean(1), attend=attention(batch_first=True)
+    ),
+    "three inputs": lambda: Written(
+        lambda m, x: m.attend(x[:, :2], x**2, x**3)[0].mean(1), attend=attention(batch_first=True)
+    ),
+    "encoder": lambda: Written(
+        lambda m, x: m.encoder(x)[:, 0], encoder=nn.TransformerEncoderLayer(D, 2, 8, 0.0, batch_first=True)
+    ),
+    "class token": lambda: Written(
+        lambda m, x: torch.tanh(torch.cat([m.token.expand(len(x), -1, -1), x], 1)).sum(1), token=(1, 1, D)
+    ),
+    "repeated token": lambda: Written(
+        lambda m, x: torch.tanh(torch.cat([m.token.repeat(len(x), 1, 1), x], 1)).sum(1), token=(1, 2, D)
+    ),
+    "positions": lambda: Written(lambda m, x: torch.tanh(x + m.place).sum(1), place=(1, 5, D)),
+    "positions of more tokens": lambda: Written(
+        lambda m, x: torch.tanh(x + m.place[:, :5]).sum(1) + m.place[:, -1], place=(1, 8, D)
+    ),
+    "positions without a sample axis": lambda: Written(lambda m, x: torch.tanh(m.place + x).sum(1), place=(5, D)),
+    "layer scale": lambda: Written(lambda m, x: torch.tanh(x * m.scale).sum(1) + m.scale, scale=(D,)),
+    "a number": lambda: Written(lambda m, x: torch.tanh(m.scale * x).sum(1), scale=()),
+    "x W": lambda: Written(lambda m, x: torch.tanh(x @ m.weight).sum(1) + m.shift, weight=(D, 3), shift=(3,)),
+    "rows of a weight": lambda: Written(lambda m, x: F.linear(x, m.weight[2:5], m.bias[1:4]).sin().sum(1),
+                                        weight=(7, D), bias=(5,)),
+    "a table that is read as a matrix": lambda: Written(
+        lambda m, x: F.linear(m.table(x[..., 0].abs().mul(3).long() % 4) + x, m.table.weight).sin().sum(1),
+        table=nn.Embedding(4, D, padding_idx=1),
+    ),
+    "a layer's bias added once more": lambda: Written(
+        lambda m, x: torch.tanh(m.layer(x) + m.layer.bias).sum(1), layer=nn.Linear(D, 3)
+    ),
+    "RNN": recurrent(nn.RNN, batch_first=True),
+    "GRU, both ways": recurrent(nn.GRU, batch_first=True, bidirectional=True),
+    "LSTM, two layers": recurrent(nn.LSTM, batch_first=True, num_layers=2),
+}  # fmt: skip
+
+OTHERS: dict[str, Callable[[], nn.Module]] = {
+    "a weight on the left": lambda: Written(lambda m, x: (m.weight @ x.mT).sin().sum(2), weight=(3, D)),
+    "a scaled sum": lambda: Written(
+        lambda m, x: torch.add(x, m.shift, alpha=2.0).sin().sum(1), shift=(D,)
+    ),
+    "a scaled product": lambda: Written(
+        lambda m, x: torch.addmm(m.shift, x.flatten(0, 1), m.weight, alpha=0.5, beta=3).sin().view(len(x), -1),
+        shift=(2,), weight=(D, 2),
+    ),
+    "a square": lambda: Written(lambda m, x: torch.tanh(x @ m.weight**2).sum(1), weight=(D, 3)),
+    "every second row": lambda: Written(lambda m, x: F.linear(x, m.weight[::2]).sin().sum(1), weight=(6, D)),
+    "a channel's scale": lambda: Written(lambda m, x: torch.tanh(x * m.scale).sum(2), scale=(5, 1)),
+    "squared by itself": lambda: Written(lambda m, x: torch.tanh(x).sum(1) + m.scale * m.scale, scale=(D,)),
+    "tiled": lambda: Written(lambda m, x: torch.tanh(x + m.place.repeat(5, 1)).sum(1), place=(1, D)),
+}  # fmt: skip
+
+
+def build(make: Callable[[], nn.Module], samples: int) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    return make().double().eval(), torch.randn(samples, 5, D, dtype=torch.float64)
+
+
+def check(model: nn.Module, x: Tensor) -> None:
+    J = oracle.jacobian(model, x)
+    torch.testing.assert_close(tt.jacobian(model, x).dense(), J, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(tt.ntk(model, x), torch.einsum("ncp,mep->nmce", J, J), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3, 5, 6])  # five samples of five tokens: which axis is which?
+@pytest.mark.parametrize("name", READ)
+def test_read_off_the_graph(name: str, samples: int) -> None:
+    model, x = build(READ[name], samples)
+    capture = Capture(model)
+    capture.trace(x)
+    assert not capture.uncovered
+    check(model, x)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 5])
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_not_known_there_is_left_to_the_fallback(name: str, samples: int) -> None:
+    check(*build(OTHERS[name], samples))
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 3])
+@pytest.mark.parametrize("samples", [2, 3])
+def test_few_tokens(tokens: int, samples: int) -> None:
+    """With as many tokens as samples were checked, or with one, shapes do not tell one axis from the other."""
+    model, x = build(READ["attention"], samples)
+    check(model, x[:, :tokens])
+
+
+def test_batches_of_other_sizes() -> None:
+    """What was found out with the first batch holds for all: as many samples as tokens, one, other lengths."""
+    model, x = build(READ["attention"], 12)
+    batches = [x[:3], x[3:8], x[8:9], x[9:, :3], x[9:, :1]]
+    loader = [(batch, None) for batch in batches]
+    F = tt.fisher(model, loader, tt.Dense, likelihood="gaussian").dense()
+    total = sum(torch.einsum("ncp,ncq->pq", J, J) for J in (oracle.jacobian(model, b) for b in batches))
+    torch.testing.assert_close(F, total / 15, rtol=1e-10, atol=1e-12)
+
+
+def test_single_precision_lstm_uses_no_fused_operation() -> None:
+    """torch has one operation for all steps in float32, which hides them; settings are as before, also on errors."""
+    model, x = build(READ["LSTM, two layers"], 4)
+    model, x = model.float(), x.float()
+    J = tt.jacobian(model, x)
+    torch.testing.assert_close(J.dense().double(), oracle.jacobian(model.double(), x.double()), rtol=1e-4, atol=1e-5)
+    assert torch.backends.mkldnn.enabled
+    assert torch.backends.cudnn.enabled
+    with pytest.raises(RuntimeError):
+        tt.jacobian(model.float(), x[..., :3])
+    assert torch.backends.mkldnn.enabled
+    assert torch.backends.cudnn.enabled
