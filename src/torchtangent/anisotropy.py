@@ -14,8 +14,9 @@ from torch.nn.modules.pooling import _AdaptiveMaxPoolNd, _MaxPoolNd
 from torchtangent import spectrum
 from torchtangent.jacobians.call import Network, float32_products, undisturbed
 from torchtangent.jacobians.capture import Capture
-from torchtangent.jacobians.inputs import Output, TangentWarning, check_finite, split
+from torchtangent.jacobians.inputs import Output, check_finite, split
 from torchtangent.jacobians.select import Params
+from torchtangent.notice import warn
 from torchtangent.operators import ImplicitOperator
 
 __all__ = ["Directions", "MixedDerivative", "directions"]
@@ -220,11 +221,9 @@ def _warn_of_kinks(model: nn.Module) -> None:
     """Say it if α = s² does not hold for this model."""
     for name, module in model.named_modules():
         if isinstance(module, _KINKED):
-            warnings.warn(
+            warn(
                 f"{type(module).__name__} '{name}' is not smooth: ∇_θ f jumps where its slope does, which ∇²_(x,θ) f "
                 "does not see, so s² is not the alignment of ⟨v, x⟩. Use a smooth activation, such as GELU.",
-                TangentWarning,
-                stacklevel=3,
             )
             return
 

@@ -22,12 +22,12 @@ import torch
 from children import CHILDREN, killed
 from torch import Tensor
 
-from torchtangent.jacobians.inputs import TangentWarning
 from torchtangent.kernel import identity
 from torchtangent.kernel.identity import content_hash
 from torchtangent.kernel.store import KernelStore, load_kernel
 from torchtangent.kernel.tilefile import HEADER
 from torchtangent.kernel.tiles import Tile
+from torchtangent.notice import TangentWarning
 
 SHAPES = [(7, 5), (5, 4, 3), (5, 4, 2, 2), (7, 7), (6, 6, 3), (6, 6, 3, 3)]
 

@@ -2,9 +2,9 @@
 
 from torchtangent.jacobians.capture import Capture, Trace
 from torchtangent.jacobians.factors import Dense, LayerJacobian, Lookup, Outer, Scale
-from torchtangent.jacobians.inputs import TangentWarning
 from torchtangent.jacobians.jacobian import Jacobian, jacobian
 from torchtangent.jacobians.rules import RULES
+from torchtangent.notice import TangentWarning
 
 __all__ = [
     "RULES",

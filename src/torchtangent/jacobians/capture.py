@@ -28,7 +28,6 @@ from torchtangent.jacobians.graph import Graph
 from torchtangent.jacobians.inputs import (
     Inputs,
     Output,
-    TangentWarning,
     batch_size,
     check_devices,
     check_finite,
@@ -39,6 +38,7 @@ from torchtangent.jacobians.rules import RULES, NoRule
 from torchtangent.jacobians.select import Params, select
 from torchtangent.jacobians.uses import LayerUse, Use, read_graph, wide
 from torchtangent.jacobians.verify import prove, verify
+from torchtangent.notice import listed, warn
 from torchtangent.operators.space import Space
 
 
@@ -146,7 +146,7 @@ class Capture:
         """A warning, once for this capture."""
         if key not in self._said:
             self._said.add(key)
-            warnings.warn(message, TangentWarning, stacklevel=2)
+            warn(message)
 
     def samples_within(self, base: int, cotangents: int) -> int:
         """How many samples at a time keep a trace with so many cotangents within `budget(base)`."""
@@ -185,7 +185,7 @@ class Trace:
             capture.say_once(
                 "unused",
                 f"These parameters never influence the output, so their part of the Jacobian is zero: "
-                f"{', '.join(self.unused)}.",
+                f"{listed(self.unused)}.",
             )
 
     @property
@@ -305,7 +305,7 @@ class Trace:
                     capture.loop = True
                     capture.say_once(
                         "loop",
-                        f"The Jacobian of {', '.join(names)} is computed sample by sample (exact, but slow): "
+                        f"The Jacobian of {listed(names)} is computed sample by sample (exact, but slow): "
                         f"torch cannot vectorize this model ({str(error).strip().splitlines()[0][:200]}).",
                     )
             return fallback.looped(f, chosen, self.x, cotangents)

@@ -12,10 +12,6 @@ Inputs = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
 Output = Callable[[Any], Tensor] | str | None
 
 
-class TangentWarning(UserWarning):
-    """Something is exact but slow, or exactly zero, and the user may want to know."""
-
-
 def leaves(x: Inputs) -> list[Tensor]:
     """The per-sample tensors of a batch: every tensor with at least one axis."""
     values = x.values() if isinstance(x, Mapping) else (x if isinstance(x, tuple | list) else (x,))

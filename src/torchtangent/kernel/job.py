@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.inputs import Inputs, Output, TangentWarning
+from torchtangent.jacobians.inputs import Inputs, Output
 from torchtangent.jacobians.select import Params
 from torchtangent.kernel.distributed import Ranks
 from torchtangent.kernel.identity import content_hash
@@ -27,6 +26,7 @@ from torchtangent.kernel.samples import Samples, check_alike
 from torchtangent.kernel.store import KernelStore, load_kernel
 from torchtangent.kernel.tiles import Tile, tiles_of
 from torchtangent.kernel.way import REDUCTIONS, Block, DifferentUse, Outputs
+from torchtangent.notice import warn
 from torchtangent.operators.symmetric import reflect
 
 MEMORY = "TORCHTANGENT_MEMORY"  # the environment's word on how much of the machine's memory is ours
@@ -315,5 +315,5 @@ def _halve(error: RuntimeError, size: int, what: str) -> int:
         raise error
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    warnings.warn(f"Memory ran out with {size} {what}; going on with {size // 2}.", TangentWarning, stacklevel=2)
+    warn(f"Memory ran out with {size} {what}; going on with {size // 2}.")
     return size // 2

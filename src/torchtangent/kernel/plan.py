@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,12 +10,12 @@ from typing import Any
 import torch
 
 from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
-from torchtangent.jacobians.inputs import TangentWarning
 from torchtangent.kernel.contract import Formed, Forming, Locations, Product, Tokens
 from torchtangent.kernel.panel import Part
 from torchtangent.kernel.pixels import Pixels
 from torchtangent.kernel.precision import Precision
 from torchtangent.kernel.way import Outputs, Way, inputs_of, is_bias_of
+from torchtangent.notice import warn
 
 _SHARE = 0.25  # of the memory that is free for work goes to captures and blocks, the rest to what is kept
 _EDGE = {"cpu": 1024, "cuda": 15360}  # samples along a tile, at most
@@ -134,11 +133,9 @@ class Plan:
         edges = (tuple(stored["edges1"]), tuple(stored["edges2"]))
         panel = max(1, self.panel * self.edges[0][1] // max(edges[0][1], edges[1][1]))
         if edges[0][1] > self.edges[0][1] or stored["batch"] > self.batch:
-            warnings.warn(
+            warn(
                 f"The stored plan has tiles of {edges[0][1]} samples, captured {stored['batch']} at a time; "
                 f"{self.edges[0][1]} and {self.batch} fit into max_memory today. It is followed, with more memory.",
-                TangentWarning,
-                stacklevel=2,
             )
         parts = make_plan(task, stored["ways"]).parts
         return replace(self, parts=parts, edges=edges, panel=panel, batch=stored["batch"], room=stored["room"])

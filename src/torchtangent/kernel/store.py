@@ -16,7 +16,6 @@ import errno
 import json
 import os
 import shutil
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,10 +27,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.jacobians.inputs import TangentWarning
 from torchtangent.kernel.manifest import Journal, Manifest, rename
 from torchtangent.kernel.tilefile import HEADER, TileFile
 from torchtangent.kernel.tiles import Key, Tile, mirror
+from torchtangent.notice import warn
 
 
 @dataclass(frozen=True)
@@ -180,11 +179,9 @@ class KernelStore:
         damaged = self._file.damaged(checksums)
         if damaged:
             names = ", ".join(map(str, damaged[:5])) + (", ..." if len(damaged) > 5 else "")
-            warnings.warn(
+            warn(
                 f"{len(damaged)} of {len(self.tiles)} tiles of '{self.path}' are damaged on disk and will be computed "
                 f"again: {names}.",
-                TangentWarning,
-                stacklevel=3,
             )
         if self.complete and not damaged and self._file.sealed():
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
@@ -12,12 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from torchtangent.jacobians.inputs import Output, TangentWarning
+from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.modes import check_autograd, check_modes, unwrapped
 from torchtangent.jacobians.select import Params, select
 from torchtangent.linear.frozen import Frozen, duplicate, load
 from torchtangent.linear.reverse import needs_gradient
 from torchtangent.linear.tangent import Way, autocast_dtype, choose, unfused, unmix
+from torchtangent.notice import warn
 
 
 def linearize(
@@ -138,10 +138,8 @@ def _say(network: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether a network has layers of a kind whose fused kernels are switched off; if so, it is said."""
     found = next((name for name, module in network.named_modules() if isinstance(module, kind)), None)
     if found is not None:
-        warnings.warn(
+        warn(
             f"{type(network.get_submodule(found)).__name__} '{found}' runs without its fused kernels inside the "
             "linearization (exact, but slower): they have no forward mode.",
-            TangentWarning,
-            stacklevel=4,
         )
     return found is not None

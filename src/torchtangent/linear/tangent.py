@@ -17,10 +17,11 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_map_only
 
 from torchtangent.jacobians.call import eagerly, float32_products, pull_back
-from torchtangent.jacobians.inputs import TangentWarning, check_finite
+from torchtangent.jacobians.inputs import check_finite
 from torchtangent.jacobians.products import has_padding, is_adjoint, noise, wide
 from torchtangent.linear.frozen import Args, Frozen, Kwargs, Tangent
 from torchtangent.linear.reverse import needs_gradient, reverse_twice, row_by_row
+from torchtangent.notice import warn
 
 Way = Callable[[Frozen, Tangent, Args, Kwargs], tuple[Tensor, Tensor]]
 SLOW: dict[Way, str] = {
@@ -71,9 +72,7 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> Way:
         if _works(way, trial, frozen, args, kwargs):
             if way in SLOW:
                 why = "the inputs need a gradient" if inputs else "forward mode fails for this model"
-                warnings.warn(
-                    f"The linearization takes {SLOW[way]} (exact, but slower): {why}.", TangentWarning, stacklevel=2
-                )
+                warn(f"The linearization takes {SLOW[way]} (exact, but slower): {why}.")
             return way
     if inputs:
         raise ValueError(

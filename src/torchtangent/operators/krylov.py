@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchtangent.notice import warn
 from torchtangent.operators.basis import Columns
 from torchtangent.operators.spectrum import Eigh
 
@@ -37,12 +37,11 @@ class SolveReport:
     def warn(self, name: str) -> None:
         """Warn if the solution is not as accurate as asked for."""
         if not self.converged:
-            warnings.warn(
+            warn(
                 f"Conjugate gradients on {name} stopped after {self.iterations} iterations at a relative "
                 f"residual of {float(self.residuals.max()):.2e} (asked for {self.rtol:.1e}). Raise damping "
                 "or max_iter, or give a preconditioner.",
                 ConvergenceWarning,
-                stacklevel=4,
             )
 
 
@@ -117,11 +116,10 @@ def top_eigenpairs(
         fresh = _orthonormal(residual[:, unconverged] / norms[unconverged], U)
         U, MU = torch.cat([U, fresh], dim=1), torch.cat([MU, matmat(fresh)], dim=1)
     else:
-        warnings.warn(
+        warn(
             f"{int(unconverged.sum())} of the {k} leading eigenpairs did not converge in {max_iter} "
             f"iterations: the largest relative residual is {float(norms.max() / theta.abs().max()):.2e}.",
             ConvergenceWarning,
-            stacklevel=3,
         )
     return Eigh(theta[-k:].flip(0), Columns(Q.flip(1)))
 

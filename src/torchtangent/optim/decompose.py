@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -10,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.jacobians.inputs import TangentWarning
+from torchtangent.notice import warn
 
 Found = TypeVar("Found")
 _TRIES = 5
@@ -47,11 +46,9 @@ def _persist(compute: Callable[[Tensor], Found], M: Tensor, what: str) -> Found:
             return compute(M)
         except torch.linalg.LinAlgError as error:
             more = M.shape[1] * torch.finfo(M.dtype).eps * 10.0 ** (i + 1)
-            warnings.warn(
+            warn(
                 f"The decomposition of the {what} failed ({str(error).splitlines()[0][:120]}). Trying again with "
                 f"{more:.1e} of its mean eigenvalue added to its diagonal.",
-                TangentWarning,
-                stacklevel=3,
             )
             M = M.clone()
             M.diagonal(dim1=1, dim2=2).add_(more * scale)

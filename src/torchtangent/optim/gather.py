@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from torchtangent.notice import listed, warn
 from torchtangent.optim.layer import Passes
-from torchtangent.optim.notices import Notices, listed, warn
+from torchtangent.optim.notices import Notices
 from torchtangent.optim.plan import Plan
 from torchtangent.optim.recorder import Recorder
 from torchtangent.optim.witness import rounding
@@ -25,7 +26,7 @@ def gather(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], notices:
     _require_seen(plan, recorder, grads, passes)
     _verify(plan, recorder, passes)
     for name in notices.new(sorted(plan.plain.keys() - before), "plain"):
-        warn(f"{name} keeps its plain gradient: {plan.plain[name]}.", stacklevel=5)
+        warn(f"{name} keeps its plain gradient: {plan.plain[name]}.")
     if more := notices.new(sorted(plan.more), "more"):
         warn(
             f"The gradients of {listed(more)} ({len(plan.more)} of {len(plan.shapes)} parameters) have a part that no "
@@ -33,7 +34,6 @@ def gather(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], notices:
             "that changes them. The whole gradient is preconditioned, with the curvature of the recorded part alone. "
             "Instead of a penalty λ‖θ‖² in the loss give weight_decay=2λ; leave what is used elsewhere to another "
             "optimizer with params=.",
-            stacklevel=5,
         )
     twice = next((batch for batch in recorder.batches if len(batch.calls) > 1), None)
     if twice is not None and notices.new([""], "views"):
@@ -41,7 +41,6 @@ def gather(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], notices:
             f"{len(twice.calls)} calls of the model with {twice.samples} samples each, before one backward, are taken "
             f"as views of the same {twice.samples} samples. If the samples are different ones, call backward after "
             "each call.",
-            stacklevel=5,
         )
     return [{name: jacobian for name, jacobian in seen.items() if name not in plan.plain} for seen in passes]
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 
-from torchtangent.jacobians.inputs import TangentWarning
+from torchtangent.notice import listed, warn
 
 
 class Notices:
@@ -27,7 +26,6 @@ class Notices:
             warn(
                 f"{kind} has no rule for {said}: {len(names)} of {total} parameters keep their plain gradient. To "
                 "leave them to another optimizer, choose the others with params=.",
-                stacklevel=5,
             )
 
 
@@ -38,17 +36,3 @@ def round_number(count: int) -> bool:
     [1, 10, 100]
     """
     return str(count).rstrip("0") == "1"
-
-
-def warn(message: str, stacklevel: int) -> None:
-    """A warning that points to the caller `stacklevel` frames above this call's own."""
-    warnings.warn(message, TangentWarning, stacklevel=stacklevel + 1)
-
-
-def listed(names: list[str], most: int = 6) -> str:
-    """Names in a sentence, the first few of many.
-
-    >>> listed(["a", "b", "c"], most=2)
-    'a, b and 1 more'
-    """
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from torchtangent.jacobians.modes import unwrapped
 from torchtangent.jacobians.select import Params
+from torchtangent.notice import warn
 from torchtangent.optim.amp import Scales, scales
 from torchtangent.optim.attempt import Update, attempt
 from torchtangent.optim.damping import Adaptive, change
@@ -19,7 +20,7 @@ from torchtangent.optim.directions import Step
 from torchtangent.optim.gather import gather
 from torchtangent.optim.groups import as_groups, check_group
 from torchtangent.optim.method import Method, State
-from torchtangent.optim.notices import Notices, round_number, warn
+from torchtangent.optim.notices import Notices, round_number
 from torchtangent.optim.options import Settings
 from torchtangent.optim.plan import Plan
 from torchtangent.optim.ranks import Ranks
@@ -293,7 +294,7 @@ class Preconditioned(Optimizer):
         if round_number(self.skipped) and not amp.searching:  # a GradScaler that looks for its scale overflows at times
             message = f"{self.method.kind}: step skipped, {what} has NaN or infinity (skipped so far: {self.skipped}). "
             advice = "If this goes on, the training has diverged: give kl_clip=1e-2, a lower lr or a higher damping."
-            warn(f"{message}Parameters are as before. {advice}", stacklevel=5)
+            warn(f"{message}Parameters are as before. {advice}")
         return False
 
     def _ratio(self, before: float, after: float) -> float:

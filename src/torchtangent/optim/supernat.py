@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchtangent.curvature.cotangents import check_choice
-from torchtangent.optim.notices import Notices, round_number, warn
+from torchtangent.notice import warn
+from torchtangent.optim.notices import Notices, round_number
 
 SCALES = ("max", "trace")
 
@@ -113,7 +114,7 @@ class SuperNat(Optimizer):
             self.skipped += 1
             if round_number(self.skipped):
                 what = "the loss or its gradient has NaN or infinity, or the step is too large for its dtype"
-                warn(f"SuperNat: step skipped, {what} (skipped so far: {self.skipped}).", stacklevel=4)
+                warn(f"SuperNat: step skipped, {what} (skipped so far: {self.skipped}).")
             return loss
         weight.add_(delta[:, : weight.shape[1]])
         if bias is not None:
@@ -127,7 +128,6 @@ class SuperNat(Optimizer):
             warn(
                 f"SuperNat was made for all {self._n} rows of x, but the model was called with {rows[-1]}: its "
                 "features are rescaled by the gradient of the loss on all of them. Train on all of x at every step.",
-                stacklevel=5,
             )
 
     def _fading(self, slopes: Float[Tensor, "R C"], values: Float[Tensor, "R C"]) -> Float[Tensor, "R C"]:

@@ -7,8 +7,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from torchtangent.jacobians.inputs import TangentWarning
 from torchtangent.jacobians.modes import in_eval
+from torchtangent.notice import TangentWarning
 from torchtangent.probe.measures import MEASURES, Missing
 from torchtangent.probe.state import State, Undefined, View
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchtangent.jacobians.inputs import TangentWarning, leaves
+from torchtangent.jacobians.inputs import leaves
 from torchtangent.kernel.samples import Samples
+from torchtangent.notice import warn
 
 
 def check_apart(x: Any, x_test: Any) -> None:
@@ -23,10 +23,8 @@ def check_apart(x: Any, x_test: Any) -> None:
             "Pass samples that were held out."
         )
     if shared:
-        warnings.warn(
+        warn(
             f"{shared} of the {len(held_out)} samples of x_test are in x, too: they are not held out.",
-            TangentWarning,
-            stacklevel=3,
         )
 
 

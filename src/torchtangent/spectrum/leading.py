@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, overload
@@ -13,8 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from torchtangent.jacobians.call import float32_products
-from torchtangent.jacobians.inputs import TangentWarning
 from torchtangent.kernel.matrix import Matrix, as_matrix
+from torchtangent.notice import warn
 from torchtangent.operators import Operator
 from torchtangent.spectrum.lanczos import check_symmetric, iterated
 
@@ -128,12 +127,10 @@ def top(
     # Rounding adds to the residuals that the iteration sees: allow them a factor of two.
     missed = residuals > 2 * goal
     if bool(missed.any()):
-        warnings.warn(
+        warn(
             f"{int(missed.sum())} of the {k} leading eigenpairs did not converge to tol={tol:g} in {max_restarts} "
             f"restarts: the largest residual is {float(residuals.max() / values.abs().max()):.1e} of the largest "
             "eigenvalue. Raise tol or max_restarts, or ask for fewer pairs.",
-            TangentWarning,
-            stacklevel=2,
         )
     return Eigenpairs(values, _signed(vectors), residuals, not bool(missed.any()))
 

@@ -1,0 +1,29 @@
+"""Warnings that point at the line of the user's own code."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+_LIBRARIES = ("torchtangent", "torch", "contextlib", "functools")
+
+
+class TangentWarning(UserWarning):
+    """Something is exact but slow, or exactly zero, and the user may want to know."""
+
+
+def warn(message: str, category: type[Warning] = TangentWarning) -> None:
+    """`warnings.warn` with the first frame that is not in this library, or in one that calls it back."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
+
+
+def listed(names: list[str], most: int = 6) -> str:
+    """Names in a sentence, the first few of many.
+
+    >>> listed(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,38 @@
+"""Warnings are about the user's own line."""
+
+import pytest
+import torch
+from torch import nn
+
+import torchtangent as tt
+
+
+class Decides(nn.Module):
+    """vmap cannot take it: it looks at values."""
+
+    def __init__(self, weights: int) -> None:
+        super().__init__()
+        self.w = nn.ParameterList(torch.randn(3, 2) for _ in range(weights))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return sum(x @ w**2 for w in self.w) if bool(x.isfinite().all()) else x[:, :2]
+
+
+@pytest.mark.parametrize("call", [tt.ntk, tt.jacobian, lambda m, x: tt.fisher(m, (x, None), tt.Diagonal)])
+def test_a_warning_points_at_the_caller(call: object) -> None:
+    with pytest.warns(tt.TangentWarning, match="sample by sample") as found:
+        call(Decides(1), torch.randn(4, 3))
+    assert {w.filename for w in found} == {__file__}
+
+
+def test_many_names_are_not_all_listed() -> None:
+    with pytest.warns(tt.TangentWarning, match=r"w\.0, w\.1, w\.10, w\.11, w\.2, w\.3 and 6 more") as found:
+        tt.jacobian(Decides(12), torch.randn(4, 3))
+    assert len(str(found[0].message)) < 400
+
+
+def test_an_optimizer_points_at_the_line_that_calls_it() -> None:
+    model = Decides(1)
+    with pytest.warns(tt.TangentWarning, match="no rule") as found:
+        tt.optim.EKFAC(model, lr=0.1, damping=0.1)
+    assert {w.filename for w in found} == {__file__}
