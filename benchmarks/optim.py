@@ -146,6 +146,7 @@ def contenders(work: Workload, every: int) -> tuple[dict[str, Contender], dict[s
         "damping": DAMPING,
         "momentum": 0.9,
         "basis_every": every,
+        "kl_clip": None,  # as the peer
         "sua": work.sua,
     }
     found = {

@@ -108,6 +108,47 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
 }  # fmt: skip
 
 
+class RowVectors(nn.Module):
+    """b + x W with the inputs of W first, as GPT-2 of Hugging Face has it."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(inputs, outputs)), nn.Parameter(torch.randn(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight).view(*x.shape[:-1], -1)
+
+
+class RMS(nn.Module):
+    """A norm layer of one's own."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+
+
+class Language(nn.Module):
+    """A small language model, with little of torch's own: its head is the table of its words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(9, D), nn.Parameter(torch.randn(1, 8, D))
+        self.before, self.mix, self.out, self.after = RMS(D), RowVectors(D, 3 * D), RowVectors(D, D), RMS(D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        index = x[..., 0].mul(4).long() % 9
+        h = self.words(index) + self.places[:, : index.shape[1]]
+        q, k, v = (t.unflatten(2, (2, -1)).transpose(1, 2) for t in self.mix(self.before(h)).split(D, -1))
+        h = h + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        return F.linear(self.after(h)[:, -1], self.words.weight)
+
+
+READ["language model"] = Language
+
+
 def build(make: Callable[[], nn.Module], samples: int) -> tuple[nn.Module, Tensor]:
     torch.manual_seed(0)
     return make().double().eval(), torch.randn(samples, 5, D, dtype=torch.float64)
@@ -165,3 +206,15 @@ def test_single_precision_lstm_uses_no_fused_operation() -> None:
         tt.jacobian(model.float(), x[..., :3])
     assert torch.backends.mkldnn.enabled
     assert torch.backends.cudnn.enabled
+
+
+@pytest.mark.parametrize("representation", [tt.KFAC, tt.EKFAC, tt.QuasiDiagonal, tt.BlockDiagonal])
+def test_a_weight_with_its_inputs_first_is_a_layer_like_others(representation: Any) -> None:
+    torch.manual_seed(0)
+    own = nn.Sequential(RowVectors(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    usual = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    usual.load_state_dict({**own.state_dict(), "0.weight": own[0].weight.T})
+    x = torch.randn(7, 3, dtype=torch.float64)
+    order = torch.cat([torch.arange(12).view(4, 3).T.flatten(), torch.arange(12, 26)])
+    found, expected = (tt.fisher(model, (x, None), representation).dense() for model in (own, usual))
+    torch.testing.assert_close(found, expected[order][:, order], rtol=1e-10, atol=1e-12)

@@ -73,22 +73,22 @@ def test_table_one_has_the_papers_values() -> None:
     }
 
 
-def test_the_readme_has_table_1_of_the_committed_arrays() -> None:
+def test_the_docs_have_table_1_of_the_committed_arrays() -> None:
     root = Path(__file__).parents[2]
     study = registry()["ortiz2021"]
     arrays = Run(root / "results" / "ortiz2021" / "paper").load(study.find("Tab1").parts)
-    readme = (root / "README.md").read_text()
+    page = (root / "docs" / "results.md").read_text()
     for key, label in (
         ("init", "energy concentration before training"),
         ("end", "after training"),
         ("test", "test acc"),
     ):
-        row = next(line for line in readme.splitlines() if line.startswith(f"| {label}"))
+        row = next(line for line in page.splitlines() if line.startswith(f"| {label}"))
         pairs = [(paper[key], table(arrays, network)[key]) for network, paper in rotation.PUBLISHED.items()]
         assert row.split("|")[2:-1] == [f" {100 * paper:.1f} %, {100 * ours:.1f} % " for paper, ours in pairs]
 
 
-def test_the_readme_has_the_advantages_and_minutes_of_the_committed_run() -> None:
+def test_the_docs_have_the_advantages_and_minutes_of_the_committed_run() -> None:
     root = Path(__file__).parents[2]
     study = registry()["ortiz2021"]
     run = Run(root / "results" / "ortiz2021" / "paper")
@@ -96,7 +96,7 @@ def test_the_readme_has_the_advantages_and_minutes_of_the_committed_run() -> Non
     linear = measured["OJ-Fig2", "linear advantage"] | measured["OJ-Fig2", "linear advantage, ResNet18"]
     other = measured["OJ-CIFAR2", "non-linear advantage"]
     others = [*other.values(), measured["OJ-CIFAR2", "non-linear advantage, ResNet18"]]
-    said = (root / "README.md").read_text().replace("\n", " ")
+    said = (root / "docs" / "results.md").read_text().replace("\n", " ")
     points = "by {:.0f} points for the MLP, {:.0f} for LeNet, {:.0f} for ResNet18"
     assert points.format(*(100 * linear[name] for name in ("MLP", "LeNet", "ResNet18"))) in said
     assert "by {:.0f}, {:.0f} and {:.0f}".format(*(100 * value for value in others)) in said
@@ -106,24 +106,26 @@ def test_the_readme_has_the_advantages_and_minutes_of_the_committed_run() -> Non
     assert f"in {whole / 60:.0f} minutes, all of the MLP and LeNet in {small / 60:.0f}" in said
 
 
-def test_the_readme_has_the_optimizers_of_the_committed_arrays() -> None:
+def test_the_docs_have_the_optimizers_of_the_committed_arrays() -> None:
     root = Path(__file__).parents[2]
     optimizers = ("EKFAC-ra", "Adam+BN", "EKFAC", "SGD+BN", "KFAC")
     arrays = Run(root / "results" / "george2018" / "paper").load([f"curves-{name}" for name in optimizers])
-    rows = {line.split(" |")[0]: line.split("|")[2:-1] for line in (root / "README.md").read_text().splitlines()}
+    rows = {
+        line.split(" |")[0]: line.split("|")[2:-1] for line in (root / "docs" / "results.md").read_text().splitlines()
+    }
     losses = [arrays[f"curves-{name}/loss"] for name in optimizers]
     seconds = [arrays[f"curves-{name}/seconds"] for name in optimizers]
     assert rows["| training loss after 8 epochs"] == [f" {loss[:, 7].mean():.1f} " for loss in losses]
     assert rows["| seconds an epoch"] == [f" {np.median(spent[:, 7]) / 8:.2f} " for spent in seconds]
 
 
-def test_the_readme_has_the_lazy_networks_of_the_committed_claims() -> None:
+def test_the_docs_have_the_lazy_networks_of_the_committed_claims() -> None:
     root = Path(__file__).parents[2]
     claims = json.loads((root / "results/george2022/paper/claims.json").read_text())
     measured = {(claim["id"], claim["name"]): claim["measured"] for claim in claims}
     onset = measured["TG-Fig5.2-bottomleft", "values"]
     lower, tuned = (100 * measured[f"TG-Fig5.3-{row}", "without it, test"]["over α = 1"] for row in ("top", "bottom"))
-    said = (root / "README.md").read_text().replace("\n", " ")
+    said = (root / "docs" / "results.md").read_text().replace("\n", " ")
     assert f"a loss of {onset['α = 1']:.2f} on clean samples, against {onset['α = 100']:.2f}" in said
     assert f"without it is {lower:.1f} points lower" in said
     assert f"Fine-tuned, against the paper, it is {-tuned:.1f} points higher" in said

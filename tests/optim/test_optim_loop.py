@@ -294,7 +294,7 @@ def test_tied_embeddings_stay_plain_and_say_so() -> None:
     model = Tied().double()
     x, y = torch.randint(0, 6, (N, 5)), torch.randint(0, 6, (N,))
     before = copy.deepcopy(model)
-    opt = EKFAC(model, LR, EPS)
+    opt = EKFAC(model, LR, EPS, kl_clip=None)
     with pytest.warns(tt.TangentWarning, match=r"table.weight keeps its plain gradient: tied between layers of diff"):
         train(model, opt, x, y, steps=1)
     torch.testing.assert_close(before.table.weight - model.table.weight, LR * model.table.weight.grad)
@@ -307,7 +307,7 @@ def test_wide_norms_have_a_block_for_each_channel(make: Any, monkeypatch: pytest
     monkeypatch.setattr(vector, "LARGEST", 9)
     model = nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.PReLU(5), nn.Linear(5, 3)).double()
     before, (x, y) = copy.deepcopy(model), data()
-    opt = make(model, LR, EPS)
+    opt = make(model, LR, EPS, kl_clip=None)
     train(model, opt, x, y, steps=1)
     params = [*before[1].parameters(), *before[2].parameters()]
     grads = [torch.autograd.grad(F.cross_entropy(before(x[i : i + 1]), y[i : i + 1]), params) for i in range(N)]
@@ -329,7 +329,7 @@ def test_the_trust_region_knows_weight_decay() -> None:
     """η² uᵀ(∇ + ωθ) is bounded, which is never negative, as uᵀ∇ may be."""
     model, (x, y) = mlp(), data()
     far, before = copy.deepcopy(model), flat(model)
-    train(far, EKFAC(far, 0.5, EPS, weight_decay=3.0), x, y, steps=1)
+    train(far, EKFAC(far, 0.5, EPS, weight_decay=3.0, kl_clip=None), x, y, steps=1)
     full = before - flat(far)
     g = torch.cat([p.grad.flatten() for p in far.parameters()]) + 3.0 * before
     size = float(0.5 * full @ g)
@@ -345,7 +345,7 @@ def test_changed_gradients_are_rotated_themselves() -> None:
     x, y = torch.randn(3, 12).double(), torch.randint(0, 9, (3,))
     for change in (0.0, 0.5):
         model = copy.deepcopy(wide)
-        opt = EKFAC(model, 1.0, EPS)
+        opt = EKFAC(model, 1.0, EPS, kl_clip=None)
         F.cross_entropy(model(x), y).backward()
         model.weight.grad.data[2, 3] += change
         opt.step()
@@ -522,7 +522,7 @@ def test_damping_adapts_in_the_loop() -> None:
     x, y = torch.randn(N, 4).double(), torch.randn(N, 1).double()
     for lr, ratio in ((1e-3, "good"), (2e3, "bad")):
         model = nn.Linear(4, 1).double()
-        opt = EKFAC(model, lr, Adaptive(0.5, factor=0.9, every=2))
+        opt = EKFAC(model, lr, Adaptive(0.5, factor=0.9, every=2), kl_clip=None)
         closure = quadratic(opt, model, x, y)
         dampings = []
         for _ in range(4):
@@ -568,3 +568,22 @@ def test_adaptive_damping_with_sampled_curvature() -> None:
     opt.step(closure)
     assert opt.param_groups[0]["damping"] == pytest.approx(EPS * 0.95)
     assert model[0].weight.grad is not None
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("make", [EKFAC, KFAC])
+@pytest.mark.parametrize(("lr", "damping"), [(0.1, 1e-3), (0.1, 1e-2), (1.0, 1e-2)])
+def test_by_default_no_rate_makes_the_loss_explode(make: Any, lr: float, damping: float, momentum: float) -> None:
+    """Without the trust region most of these end with a loss of 10 to 10⁵."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 30), nn.ReLU(), nn.Linear(30, 5))
+    x = torch.randn(200, 20)
+    y = (x @ torch.randn(20, 5)).argmax(1)
+    first = F.cross_entropy(model(x), y).item()
+    opt = make(model, lr, damping, momentum=momentum, basis_every=10)
+    for _ in range(5):
+        for batch in torch.randperm(200).split(20):
+            opt.zero_grad()
+            F.cross_entropy(model(x[batch]), y[batch]).backward()
+            opt.step()
+    assert F.cross_entropy(model(x), y).item() < 3 * first

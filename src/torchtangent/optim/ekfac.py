@@ -33,9 +33,10 @@ class EKFAC(Preconditioned):
     ones for each of the n samples). Two calls of equally many samples before one backward are two views of the same
     samples, with a warning; to accumulate gradients, call backward after each.
 
-    A step that is too long makes the curvature of one batch stale before it is renewed. Where the loss grows: `kl_clip`
-    (1e-2, say) bounds the step whatever the rate; then lower `lr`, raise `damping`, or renew more often; noisy
-    curvature (batches of a few samples) wants more damping.
+    A step that is too long makes the curvature of one batch stale before it is renewed: `kl_clip` bounds it, whatever
+    the rate. Where the loss still grows: lower `lr`, raise `damping`, or renew more often; noisy curvature (batches of
+    a few samples) wants more damping. Where training is steady but slow: kl_clip=1e-2. kl_clip=None is the step of the
+    papers, for which `lr` and `damping` have to be searched.
 
     Args:
         model: The network. Its layers carry hooks until `close()`.
@@ -65,8 +66,8 @@ class EKFAC(Preconditioned):
             needs `likelihood`, and `step` a closure). Where a sample has several terms the likelihood sums over them.
         likelihood: "categorical", "bernoulli" or "gaussian", for sampled curvature.
         decoupled: Whether weight decay multiplies θ by 1 − ηω instead of being preconditioned with the gradient.
-        kl_clip: κ: the step is shortened to η² uᵀ(F + ε)u ≤ κ, about twice the KL divergence that it causes. By default
-            it is not.
+        kl_clip: κ, 1e-3 by default: the step is shortened to η² uᵀ(F + ε)u ≤ κ, about twice the KL divergence that it
+            causes; None for no bound.
         scaler: The `torch.amp.GradScaler` of the loop. Needed only where `scaler.unscale_(opt)` is called before
             `scaler.step(opt)`.
         seed: Of the sampled labels.

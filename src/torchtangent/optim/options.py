@@ -45,7 +45,7 @@ class Settings:
     curvature: str = "empirical"
     likelihood: str | None = None
     decoupled: bool = False
-    kl_clip: float | None = None
+    kl_clip: float | None = 1e-3
     scaler: Any = None
     seed: int = 0
 

@@ -278,7 +278,7 @@ class Preconditioned(Optimizer):
         found, clip = update.found, self.settings.kl_clip
         shrink = None if clip is None else update.slopes.shrink(clip)
         if shrink is not None:
-            found = {name: u * shrink for name, u in found.items()}
+            torch._foreach_mul_(list(found.values()), shrink)
         for name, state in update.states.items():
             self.state[self._params[name]].update(state)
         states = {name: self.state[self._params[name]] for name in found}
@@ -293,7 +293,7 @@ class Preconditioned(Optimizer):
         self._last = None
         if round_number(self.skipped) and not amp.searching:  # a GradScaler that looks for its scale overflows at times
             message = f"{self.method.kind}: step skipped, {what} has NaN or infinity (skipped so far: {self.skipped}). "
-            advice = "If this goes on, the training has diverged: give kl_clip=1e-2, a lower lr or a higher damping."
+            advice = "If this goes on, the training has diverged: give a lower lr, a lower kl_clip or more damping."
             warn(f"{message}Parameters are as before. {advice}")
         return False
 

@@ -103,6 +103,7 @@ def make(model: nn.Module, how: How) -> torch.optim.Optimizer:
     if how.optimizer not in KRONECKER:
         raise ValueError(f"no optimizer {how.optimizer!r}; there are: {', '.join((*KRONECKER, *BASELINES))}")
     shared: dict[str, Any] = {"basis_every": how.basis_every, "damping_rule": how.damping_rule, "sua": how.sua}
+    shared["kl_clip"] = None  # the paper's steps are as long as their rate
     if how.optimizer == "KFAC":
         return tt.optim.KFAC(model, how.lr, how.other, **shared)
     scalings = "batch" if how.optimizer == "EKFAC" else "average"
