@@ -19,9 +19,9 @@ from torchtangent.notice import warn
 
 _SHARE = 0.25  # of the memory that is free for work goes to captures and blocks, the rest to what is kept
 _EDGE = {"cpu": 1024, "cuda": 15360}  # samples along a tile, at most
-_BATCH = {"cpu": 4096, "cuda": 1024}  # samples captured at a time, at most
-_CAPTURED = {"cpu": 96 << 20, "cuda": 1 << 40}  # and bytes: a CPU takes long to get more, and to fill it
-_FEW = 64  # samples that are captured together if they fit, however slow that is
+_BATCH = {"cpu": 4096, "cuda": 8192}  # samples captured at a time, at most
+_CAPTURED = {"cpu": 96 << 20, "cuda": 4 << 30}  # and bytes: a CPU takes long to get more, and to fill it
+_FEW = {"cpu": 64, "cuda": 1024}  # samples that are captured together if they fit, however many bytes that is
 _ROOM = {"cpu": 32 << 20, "cuda": 1 << 40}  # bytes for products, at most: small ones stay in a CPU's cache
 _COPIES = 4  # how often J is read or written before it is kept
 _MARGINS = (1.0, 1.1, 1.5)  # how much longer a way that keeps less may take, the first with which all samples fit
@@ -198,7 +198,7 @@ def make_plan(task: Task, ways: Mapping[str, str] | None = None) -> Plan:
             edge = max(1, int((free - work) / (2 * held)))
             edges1, panel = _edges(n, edge), 1
             edges2 = edges1 if m is None else _edges(m, edge)
-    fast = max(_FEW, _CAPTURED[task.machine.kind] // max(1, captured))
+    fast = max(_FEW[task.machine.kind], _CAPTURED[task.machine.kind] // max(1, captured))
     batch = max(1, min(_BATCH[task.machine.kind], fast, work // max(1, captured)))
     parts = _parts(task, chosen)
     return Plan(
