@@ -338,3 +338,10 @@ def test_what_autograd_keeps_of_layers_that_are_not_asked_for_counts() -> None:
     assert few >= 2 * 1000 * 4  # the two results of tanh
     body.requires_grad_(False)
     assert Job(model, x, params="4.*").capture.bytes_per_sample[0] < few  # what is frozen has no graph
+
+
+def test_a_name_of_another_format_is_refused(tmp_path: Path) -> None:
+    model, x = problem(4)
+    with pytest.raises(ValueError, match=r"written as a NumPy array, '.*k\.npy', not as 'k\.pt'"):
+        tt.ntk(model, x, out=tmp_path / "k.pt")
+    assert not list(tmp_path.iterdir())

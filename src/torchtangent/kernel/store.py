@@ -32,6 +32,8 @@ from torchtangent.kernel.tilefile import HEADER, TileFile
 from torchtangent.kernel.tiles import Key, Tile, mirror
 from torchtangent.notice import warn
 
+_OTHER_FORMATS = {".pt", ".pth", ".npz", ".safetensors", ".h5", ".csv"}
+
 
 @dataclass(frozen=True)
 class KernelStore:
@@ -75,6 +77,10 @@ class KernelStore:
             OSError: The folder is missing, the path is a folder, or the disk too small.
         """
         path = Path(path)
+        if path.suffix in _OTHER_FORMATS:
+            raise ValueError(
+                f"A kernel is written as a NumPy array, '{path.with_suffix('.npy')}', not as '{path.name}'."
+            )
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "A kernel is stored in a file, and this is a folder", str(path))
         if not path.parent.is_dir():
