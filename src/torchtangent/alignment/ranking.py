@@ -19,6 +19,7 @@ from torchtangent.jacobians.select import Params
 from torchtangent.kernel.columns import batches, square_sum
 from torchtangent.kernel.samples import Samples
 from torchtangent.kernel.targets import numbers
+from torchtangent.operators.symmetric import eigh
 
 
 class Task(NamedTuple):
@@ -164,7 +165,7 @@ def _centred(name: str | int, y: Tensor, shape: tuple[int, ...]) -> Float[Tensor
 
 def _root_of_covariance(g: Float[Tensor, "N C K"]) -> Float[Tensor, "C C"]:
     """L with LLᵀ = GᵀG, averaged over targets."""
-    values, vectors = torch.linalg.eigh(torch.einsum("nck,nek->ce", g, g) / g.shape[2])
+    values, vectors = eigh(torch.einsum("nck,nek->ce", g, g) / g.shape[2])
     return vectors * values.clamp(min=0).sqrt()
 
 

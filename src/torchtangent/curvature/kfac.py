@@ -16,7 +16,7 @@ from torchtangent.curvature.representation import (
     Scope,
     resolve,
 )
-from torchtangent.jacobians.factors import Lookup, Outer, Scale
+from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer, Scale
 from torchtangent.operators import KroneckerOperator
 
 
@@ -71,21 +71,17 @@ class KroneckerSum(Accumulator):
         """The first samples show which parameters are matrices of a linear map."""
         self.started = True
         free = dict.fromkeys(self.scope.names)
-        for path, own in self.scope.modules().items():
-            bias = f"{path}.bias" if path else "bias"
+        for own in self.scope.modules().values():
             for name in own:
                 layer = layers[name]
                 if isinstance(layer, Lookup):
                     self.layers.append(LookupMoments(self.scope.space, name, layer))
                     del free[name]
                 elif isinstance(layer, Outer):
-                    b = layers[bias] if bias in own else None
-                    joint = isinstance(b, Scale) and b.x is None and b.origin == layer.origin
-                    own_bias = bias if joint else None
-                    moments = OuterMoments(self.scope.space, name, layer, own_bias, self.sharing, thin=self.thin)
-                    self.layers.append(moments)
+                    bias = next((other for other in own if _shares_cotangents(layers[other], layer)), None)
+                    self.layers.append(OuterMoments(self.scope.space, name, layer, bias, self.sharing, thin=self.thin))
                     del free[name]
-                    if joint:
+                    if bias is not None:
                         del free[bias]
         if free:
             self.rest = self.rest_kind.start(self.scope.part(list(free)))
@@ -96,3 +92,8 @@ class KroneckerSum(Accumulator):
             for place, (left, right) in zip(layer.places, layer.factors(n), strict=True):
                 blocks.append((place, KroneckerOperator(left, right)))
         return blocks
+
+
+def _shares_cotangents(bias: LayerJacobian, weight: Outer) -> bool:
+    """Whether it is the bias of a weight: used where that is, and nowhere else."""
+    return isinstance(bias, Scale) and bias.x is None and () != bias.origin == weight.origin

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -90,27 +91,35 @@ def undisturbed() -> Iterator[None]:
             torch.backends.mha.set_fastpath_enabled(fused)
 
 
-@contextmanager
-def step_by_step(module: nn.RNNBase) -> Iterator[None]:
-    """A recurrent layer computes with operations that autograd knows, not with one for all steps."""
-    libraries: list[Any] = [torch.backends.mkldnn, torch.backends.cudnn]
-    enabled: list[list[bool]] = []
+class StepByStep:
+    """Inside of it recurrent layers compute with operations that autograd knows, not with one of a library for all steps.
 
-    def before(*_: Any) -> None:
-        enabled.append([library.enabled for library in libraries])
-        for library in libraries:
-            library.enabled = False
+    The switches belong to the whole process: of several threads the first one in turns them, and the last one out back.
+    """
 
-    def after(*_: Any) -> None:
-        for library, was in zip(libraries, enabled.pop(), strict=True):
-            library.enabled = was
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = threading.Lock(), 0, (True, True)
 
-    handles = [module.register_forward_pre_hook(before), module.register_forward_hook(after, always_call=True)]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._before = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
+                _enable(False, False)
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                _enable(*self._before)
+
+
+def _enable(mkldnn: bool, cudnn: bool) -> None:
+    torch._C._set_mkldnn_enabled(mkldnn)
+    torch._C._set_cudnn_enabled(cudnn)
+
+
+step_by_step = StepByStep()
 
 
 @contextmanager

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -31,9 +32,11 @@ from torchtangent.jacobians.inputs import (
     batch_size,
     check_devices,
     check_finite,
+    leaves,
     versions,
 )
 from torchtangent.jacobians.modes import check_autograd, check_modes, unwrapped
+from torchtangent.jacobians.rows import Told
 from torchtangent.jacobians.rules import RULES, NoRule
 from torchtangent.jacobians.select import Params, select
 from torchtangent.jacobians.uses import LayerUse, Use, read_graph, wide
@@ -63,13 +66,13 @@ class Capture:
         self.space = Space.of(self.params)
         self.tied = {name for name, p in self.params.items() if self.network.names_of(p) > 1}
         self.uncovered: set[str] = set()  # parameters that only the fallback gets right
-        self.inner: set[str] = set()  # parameters whose operations have samples as their second axis, as in attention
+        self.inner: dict[tuple, bool | None] = {}  # of uses of some shape: are samples the inner axis of their rows?
         self.unproven: set[str] = set()  # parameters whose gradient was zero when they were checked
         self.loop = False  # the fallback cannot vectorize over samples
         self.batched = True  # backward passes of all cotangents can run as one
         self.push: Callable | None = None  # how J v is computed for this model (see products.py)
         self.state = self._state()
-        self.signatures: set[tuple] = set()  # the patterns of use that were checked
+        self.signatures: dict[tuple, int] = {}  # the patterns of use that were checked, and with how many samples
         self.verified = 0  # samples of the largest batch that was checked
         self.bytes_per_sample = (0, 0)  # of a trace: fixed, and for each cotangent
         self.output_shape = torch.Size()  # (C,) or (T, C), known once a batch was checked
@@ -78,7 +81,8 @@ class Capture:
     def trace(self, x: Inputs) -> Trace:
         """Run the model on a batch and record it; the first batch is also checked."""
         trace = self.check(x) or self.record(x)
-        return trace if trace.signature in self.signatures else verify(self, x, samples=len(trace.outputs))
+        n = len(trace.outputs)
+        return trace if self.signatures.get(trace.signature, 0) >= min(2, n) else verify(self, x, samples=n)
 
     def check(self, x: Inputs) -> Trace | None:
         """Check the inputs and, on the first batch, the rules themselves (see verify.py).
@@ -106,10 +110,17 @@ class Capture:
 
     def outputs(self, x: Inputs) -> Float[Tensor, "N *out"]:
         """f(x), without a graph."""
-        with undisturbed(), torch.no_grad():
+        with self.undisturbed(), torch.no_grad():
             f = self.network(x)
         check_finite(f)
         return f
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Where the model is called and differentiated."""
+        recurrent = any(isinstance(module, nn.RNNBase) for module in self.model.modules())
+        with undisturbed(), step_by_step if recurrent else nullcontext():
+            yield
 
     def _state(self) -> dict[str, list[Any]]:
         """What tells whether the model is still the same function."""
@@ -131,10 +142,8 @@ class Capture:
                 uses.append(LayerUse(value.detach(), get_gradient_edge(y), y.shape, module, own))
 
         with ExitStack() as stack:
-            stack.enter_context(undisturbed())
+            stack.enter_context(self.undisturbed())
             for module in self.model.modules():
-                if isinstance(module, nn.RNNBase):
-                    stack.enter_context(step_by_step(module))
                 if type(module) in RULES and any(id(p) in names for _, p in _matrix_and_bias(module)):
                     handle = module.register_forward_hook(hook, prepend=True, with_kwargs=True)
                     stack.callback(handle.remove)
@@ -169,13 +178,11 @@ class Trace:
         used = {name: len(self.graph.users[id(p)]) for name, p in capture.params.items()}
         self.unused = [name for name, count in used.items() if count == 0]
         # A parameter that the graph uses more often than layers did is read off the graph, all of its uses.
-        more = {
-            n: capture.params[n] for n, count in used.items() if count != recorded[n] and n not in capture.uncovered
-        }
-        others, unknown = read_graph(self.graph, more)
+        more = {name for name, count in used.items() if count != recorded[name]} - capture.uncovered
+        others, unknown = read_graph(self.graph, {name: p for name, p in capture.params.items() if name in more})
         self.uses: list[Use] = [u for u in (use.without(more) for use in seen) if u.params]
         self.uses += others
-        self.uncovered = (capture.uncovered | unknown) - set(self.unused)
+        self.uncovered = (unknown - set(self.unused)) | capture.uncovered
         if len(self.unused) == len(capture.params):
             raise ValueError(
                 f"None of the parameters ({', '.join(self.unused)}) influences the output: its whole Jacobian would be "
@@ -214,11 +221,14 @@ class Trace:
         params = self.capture.params
         pieces: dict[str, list[LayerJacobian]] = defaultdict(list)
         rest = set(self.uncovered)
-        for i, (use, d) in enumerate(zip(self.uses, self._backward(cotangents), strict=True)):
+        for i, (use, d) in enumerate(zip(self.uses, self._backward(self.uses, cotangents), strict=True)):
             if rest.issuperset(use.params):
                 continue
+            inner = self.inner[i]
             try:
-                factors = use.factors(d, n, inner=not self.capture.inner.isdisjoint(use.params))
+                if inner is None:
+                    raise NoRule("rows that are no samples' in turn")
+                factors = use.factors(d, n, inner=inner)
             except NoRule:
                 rest.update(use.params)
                 continue
@@ -237,20 +247,45 @@ class Trace:
             return self.pull(cotangents)
         return layers
 
-    def _backward(self, cotangents: Float[Tensor, "C N *out"]) -> list[Tensor]:
-        """∂(u·f)/∂y, (rows, C, *y), for every recorded use, stored with the cotangents first."""
-        if not self.uses:
+    @cached_property
+    def inner(self) -> list[bool | None]:
+        """Of each use: are samples the inner axis of its rows? None if they are neither that nor the outer one.
+
+        Looked at where it could be otherwise, once for batches of the same shape (see rows.py).
+        """
+        n, known = len(self.graph_outputs), self.capture.inner
+        shapes = tuple(t.shape for t in leaves(self.x))
+        keys = [(i, use.key, use.shape, shapes) for i, use in enumerate(self.uses)]
+        found = [known.get(key, False) for key in keys]
+        doubtful = [
+            i
+            for i, use in enumerate(self.uses)
+            if n > 1 and (self.graph.irregular or (use.rows != n and keys[i] not in known))
+        ]
+        if doubtful:
+            uses = [self.uses[i] for i in doubtful]
+            half = any(t.dtype in (torch.float16, torch.bfloat16) for t in (self.outputs, *(u.x for u in uses)))
+            told = Told(self.outputs, powers=3 if half else 8)
+            for i, use, d in zip(doubtful, uses, self._backward(uses, told.cotangents), strict=True):
+                found[i], sure = told.inner_axis(use.by_row(d))
+                if sure and not self.graph.irregular:
+                    known[keys[i]] = found[i]
+        return found
+
+    def _backward(self, uses: Sequence[Use], cotangents: Float[Tensor, "C N *out"]) -> list[Tensor]:
+        """∂(u·f)/∂y, (rows, C, *y), for some uses, stored with the cotangents first."""
+        if not uses:
             return []
-        edges = [u.edge for u in self.uses]
-        with undisturbed():
+        edges = [u.edge for u in uses]
+        with self.capture.undisturbed():
             grads = self._all_at_once(edges, cotangents) or self._one_by_one(edges, cotangents)
         found = [
             cotangents.new_zeros(u.shape[0], len(cotangents), *u.shape[1:]) if g is None else g.transpose(0, 1)
-            for u, g in zip(self.uses, grads, strict=True)
+            for u, g in zip(uses, grads, strict=True)
         ]
         # Sums tell, and are waited for once; only one that is not finite is looked into.
         if found and not torch.isfinite(torch.stack([d.sum() for d in found])).all():
-            for use, d in zip(self.uses, found, strict=True):
+            for use, d in zip(uses, found, strict=True):
                 if not torch.isfinite(d).all():
                     names = ", ".join(use.params)
                     raise ValueError(
@@ -290,18 +325,19 @@ class Trace:
 
     def gradient(self, u: Float[Tensor, "N *out"]) -> dict[str, Tensor]:
         """Jᵀu by autograd, parameter by parameter."""
-        return pull_back(self.graph_outputs, self.capture.params, u, keep_graph=True)
+        with self.capture.undisturbed():
+            return pull_back(self.graph_outputs, self.capture.params, u, keep_graph=True)
 
     def _fall_back(self, names: list[str], cotangents: Tensor) -> dict[str, LayerJacobian]:
         capture, f = self.capture, self.capture.network
         chosen = {name: capture.params[name] for name in names}
-        with undisturbed():
+        with capture.undisturbed():
             if not capture.loop:
                 try:
                     return fallback.vectorized(f, chosen, self.x, cotangents)
                 except torch.OutOfMemoryError:
                     raise
-                except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+                except (RuntimeError, NotImplementedError, ValueError, TypeError, IndexError) as error:
                     capture.loop = True
                     capture.say_once(
                         "loop",

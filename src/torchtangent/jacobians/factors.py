@@ -62,6 +62,10 @@ class LayerJacobian(ABC):
         """The same with |a| and |d|: bounds the size of the terms that cancel in J."""
 
     @abstractmethod
+    def size(self) -> Float[Tensor, " N"]:
+        """Σ |terms of J| of each sample: zero if and only if all of them are."""
+
+    @abstractmethod
     def regroup(self, n: int) -> LayerJacobian:
         """The Jacobian of n samples when the layer saw n·k rows, k consecutive ones for each sample."""
 
@@ -152,6 +156,9 @@ class Outer(LayerJacobian):
     def magnitude(self) -> LayerJacobian:
         return self.at(self.a.abs(), self.d.abs())
 
+    def size(self) -> Float[Tensor, " N"]:
+        return (self.d.abs().sum((2, 4)) * self.a.abs().sum(3)).sum((1, 2))
+
     def regroup(self, n: int) -> LayerJacobian:
         return self.at(_fold(self.a, n, 2), _fold(self.d, n, 3))
 
@@ -190,6 +197,10 @@ class Scale(LayerJacobian):
 
     def magnitude(self) -> LayerJacobian:
         return replace(self, x=None if self.x is None else self.x.abs(), d=self.d.abs())
+
+    def size(self) -> Float[Tensor, " N"]:
+        d = self.d.abs().sum(1)
+        return (d if self.x is None else d * self.x.abs()).sum((1, 2))
 
     def regroup(self, n: int) -> LayerJacobian:
         return replace(self, x=None if self.x is None else _fold(self.x, n, 1), d=_fold(self.d, n, 2))
@@ -233,6 +244,9 @@ class Lookup(LayerJacobian):
     def magnitude(self) -> LayerJacobian:
         return replace(self, d=self.d.abs())
 
+    def size(self) -> Float[Tensor, " N"]:
+        return self.d.abs().flatten(1).sum(1)
+
     def regroup(self, n: int) -> LayerJacobian:
         return replace(self, index=_fold(self.index, n, 1), d=_fold(self.d, n, 2))
 
@@ -269,6 +283,9 @@ class Dense(LayerJacobian):
 
     def magnitude(self) -> LayerJacobian:
         return replace(self, d=self.d.abs())
+
+    def size(self) -> Float[Tensor, " N"]:
+        return self.d.abs().flatten(1).sum(1)
 
     def regroup(self, n: int) -> LayerJacobian:
         k = self.samples // n

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from torch import Tensor
 from torch.autograd.graph import Node
+
+_PICKING = ("Index", "Gather", "Scatter", "MaskedSelect", "Take", "PackPadded", "PadPacked", "Sort")
 
 
 class User(NamedTuple):
@@ -37,11 +39,16 @@ class Graph:
             for argument, (node, result) in enumerate(user.next_functions):
                 if node is None:
                     continue
-                leaf = getattr(node, "variable", None)
+                leaf = getattr(node, "variable", None) if type(node).__name__ == "AccumulateGrad" else None
                 self.users[node if leaf is None else id(leaf)].append(User(user, argument, result))
                 if leaf is None and node not in self.nodes:
                     self.nodes.add(node)
                     stack.append(node)
+
+    @cached_property
+    def irregular(self) -> bool:
+        """Whether rows are picked by their index, so that samples may stand in another order, or be of many lengths."""
+        return any(type(node).__name__.startswith(_PICKING) for node in self.nodes)
 
     def saved_bytes(self, without: Iterable[Tensor]) -> int:
         """Bytes that were saved for the backward pass, beside some tensors such as parameters."""

@@ -9,7 +9,8 @@ Jacobian is when they arrive. What is read off the graph is checked like everyth
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,12 +47,12 @@ class Use(ABC):
         """How many times its parameters are used, all samples together."""
         return self.shape[0]
 
-    def seems_inner(self, n: int) -> bool:
-        """Whether samples look like the second axis of the output: a guess, which has to be checked."""
-        return False
+    @abstractmethod
+    def by_row(self, d: Float[Tensor, "y0 C *y"]) -> Float[Tensor, "rows C K"]:
+        """Cotangents of the output, row by row."""
 
     @abstractmethod
-    def factors(self, d: Float[Tensor, "rows C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
+    def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
         """The Jacobians of its parameters for cotangents of its output and n samples.
 
         Rows that are not samples are n·k: k consecutive ones are a sample's or, if samples are the `inner` axis, every
@@ -74,24 +75,29 @@ class LayerUse(Use):
     def key(self) -> object:
         return id(self.module)
 
-    def without(self, names: Container[str]) -> LayerUse:
+    def without(self, names: Set[str]) -> LayerUse:
         """The same use, of fewer parameters."""
         return replace(self, names={a: name for a, name in self.names.items() if name not in names})
 
-    def factors(self, d: Float[Tensor, "rows C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
-        rows = self.shape[0]
-        if self.x.dim() == 0 or len(self.x) != rows or rows == 0 or rows % n or inner:
+    def by_row(self, d: Float[Tensor, "y0 C *y"]) -> Float[Tensor, "rows C K"]:
+        return d.reshape(*d.shape[:2], -1)
+
+    def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
+        rows, x = self.shape[0], self.x
+        if x.dim() == 0 or len(x) != rows or rows == 0 or rows % n:
             raise NoRule(f"{rows} rows for {n} samples")
-        found = RULES[type(self.module)](self.module, wide(self.x), d)
+        if inner:
+            x, d = _outward(x, n), _outward(d, n)
+        found = RULES[type(self.module)](self.module, wide(x), d)
         found = {self.names[a]: jacobian for a, jacobian in found.items() if a in self.names}
         return found if rows == n else {name: jacobian.regroup(n) for name, jacobian in found.items()}
 
 
 @dataclass(frozen=True, eq=False)
 class GraphUse(Use):
-    """One operation of the graph, the shape in which its output is used, and how Jacobians are made, by parameter."""
+    """One operation of the graph whose output is rows of a `width`, and how Jacobians are made, by parameter."""
 
-    seen_as: torch.Size
+    width: int
     parts: dict[str, Part]
 
     @property
@@ -102,29 +108,32 @@ class GraphUse(Use):
     def key(self) -> object:
         return self.params
 
-    def seems_inner(self, n: int) -> bool:
-        return self.seen_as[:1] != (n,) and self.seen_as[1:2] == (n,)
-
     @property
     def rows(self) -> int:
-        return self.shape.numel() // next(iter(self.parts.values())).width
+        return self.shape.numel() // self.width
 
-    def factors(self, d: Float[Tensor, "rows C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
+    def by_row(self, d: Float[Tensor, "y0 C *y"]) -> Float[Tensor, "rows C K"]:
+        return d.movedim(1, 0).reshape(d.shape[1], -1, self.width).transpose(0, 1)
+
+    def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
+        if self.rows == 0 or self.rows % n:
+            raise NoRule(f"{self.rows} rows for {n} samples")
+        rows = self.by_row(d)
         found = {}
         for name, part in self.parts.items():
-            rows = d.movedim(1, 0).reshape(d.shape[1], -1, part.width).transpose(0, 1)
-            x = None if part.x is None else wide(part.x).reshape(len(rows), *part.x.shape[part.x.dim() - part.axes :])
-            if len(rows) == 0 or len(rows) % n:
-                raise NoRule(f"{len(rows)} rows for {n} samples")
+            x = None
+            if part.x is not None:
+                x = part.x.reshape(self.rows, *part.x.shape[part.x.dim() - part.axes :])
+                x = wide(x) if part.axes == 0 else x.to(d.dtype)
             if inner:
-                rows, x = _outward(rows, n), None if x is None else _outward(x, n)
-            found[name] = part.make(x, rows.unsqueeze(2)).regroup(n)
+                x = None if x is None else _outward(x, n)
+            found[name] = part.make(x, (_outward(rows, n) if inner else rows).unsqueeze(2)).regroup(n)
         return found
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One parameter in an operation whose output is rows of a `width`.
+    """One parameter in an operation whose output is rows of a width.
 
     Args:
         make: x of each row and d, (rows, C, 1, width), to the Jacobian of the rows.
@@ -141,25 +150,23 @@ class Part:
 
 def read_graph(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[GraphUse], set[str]]:
     """All uses of some parameters in a graph, and those that have others than are known here."""
-    found: dict[Node, dict[str, Part]] = {}
+    found: dict[tuple[Node, int], dict[str, Part]] = defaultdict(dict)
     unknown = set()
     for name, p in params.items():
-        places = torch.empty(p.shape, device="meta")  # as good as p itself, to see what a view of it is
+        stand_in = torch.empty(p.shape, device="meta")  # as good as p itself, to see what a view of it is
         try:
-            parts = list(_parts(graph, id(p), [places], p.shape))
+            parts = list(_parts(graph, id(p), [stand_in], p.shape))
             if len({node for node, _ in parts}) < len(parts):
                 raise NoRule("twice in one operation")
         except (NoRule, RuntimeError, AttributeError):  # also: what was saved was overwritten, or has another name
             unknown.add(name)
             continue
         for node, part in parts:
-            found.setdefault(node, {})[name] = part
+            found[node, part.width][name] = part
     uses = []
-    for node, together in found.items():
+    for (node, width), together in found.items():
         x = next((part.x for part in together.values() if part.x is not None), torch.empty(0))
-        views = [_shape(user.node) for user in graph.users[node] if type(user.node).__name__ in _RESHAPED]
-        seen_as = views[0] if views else _shape(node)
-        uses.append(GraphUse(x, GradientEdge(node, 0), _shape(node), seen_as, together))
+        uses.append(GraphUse(x, GradientEdge(node, 0), _shape(node), width, together))
     return uses, unknown
 
 
@@ -167,12 +174,26 @@ def _parts(graph: Graph, key: Node | int, views: list[Tensor], shape: torch.Size
     """The operations behind a parameter, also behind views of it; `views` are the results of `key`."""
     for node, argument, result in graph.users[key]:
         kind, view = type(node).__name__, views[result]
+        if view.numel() == 0:
+            raise NoRule("empty")
         if kind in _VIEWS:
             yield from _parts(graph, node, _VIEWS[kind](node, view), shape)
         elif kind in _OPERATIONS:
-            yield node, _OPERATIONS[kind](node, argument, view, shape)
+            part = _OPERATIONS[kind](node, argument, view, shape)
+            yield _product_before(graph, node, argument) or node, part
         else:
             raise NoRule(kind)
+
+
+def _product_before(graph: Graph, node: Any, argument: int) -> Node | None:
+    """x W whose result nobody uses but the sum with b, and which has the same cotangents: there b meets its weight."""
+    if type(node).__name__ != "AddBackward0" or node._saved_alpha != 1:
+        return None
+    before: Any = node.next_functions[1 - argument][0]
+    while type(before).__name__ in ("ViewBackward0", "UnsafeViewBackward0") and len(graph.users[before]) == 1:
+        before = before.next_functions[0][0]
+    alone = type(before).__name__ == "MmBackward0" and len(graph.users[before]) == 1
+    return before if alone and _shape(before).numel() == _shape(node).numel() else None
 
 
 def _mm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
@@ -186,7 +207,7 @@ def _addmm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
     """y = b + x W."""
     if argument == 1 or node._saved_alpha != 1 or node._saved_beta != 1:
         raise NoRule("a weight on the left, or multiplied")
-    return _shift(node, 0, view, shape) if argument == 0 else _matrix(node._saved_mat1.detach(), view, shape)
+    return _shift(node, argument, view, shape) if argument == 0 else _matrix(node._saved_mat1.detach(), view, shape)
 
 
 def _matrix(x: Tensor, view: Tensor, shape: torch.Size) -> Part:
@@ -201,7 +222,7 @@ def _matrix(x: Tensor, view: Tensor, shape: torch.Size) -> Part:
     elif view.shape == shape and view.is_contiguous():
 
         def make(x: Tensor, d: Tensor) -> Outer:
-            return Outer(x[:, None, None], _as_it_is, d.unsqueeze(1), shape, (1, 0))
+            return replace(outer(x.unsqueeze(1), d, shape), order=(1, 0))
 
     else:
         raise NoRule("not a matrix")
@@ -214,7 +235,7 @@ def _add(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
     return _shift(node, argument, view, shape)
 
 
-def _shift(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
+def _shift(node: Any, _: int, view: Tensor, shape: torch.Size) -> Part:
     """y = x + b, with b the same in every row; or b repeated."""
     own, start = _tail(node, view), int(view.storage_offset())
 
@@ -236,7 +257,7 @@ def _mul(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
     return Part(make, own.numel(), x)
 
 
-def _embedding(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
+def _embedding(node: Any, _: int, view: Tensor, shape: torch.Size) -> Part:
     """Rows of a table."""
     if view.shape != shape or not view.is_contiguous() or node._saved_scale_grad_by_freq:
         raise NoRule("not a table")
@@ -259,7 +280,6 @@ _OPERATIONS: dict[str, Callable[[Any, int, Tensor, torch.Size], Part]] = {
     "EmbeddingBackward0": _embedding,
 }
 
-_RESHAPED = ("ViewBackward0", "UnsafeViewBackward0")
 _VIEWS: dict[str, Callable[[Any, Tensor], list[Tensor]]] = {
     "AliasBackward0": lambda node, t: [t],
     "TBackward0": lambda node, t: [t.t()],
@@ -298,10 +318,6 @@ def _padded(t: Tensor, start: int, size: int) -> Tensor:
 def _outward(t: Tensor, n: int) -> Tensor:
     """Rows of which every n-th is a sample's, sample by sample."""
     return t.unflatten(0, (-1, n)).transpose(0, 1).flatten(0, 1)
-
-
-def _as_it_is(a: Tensor) -> Tensor:
-    return a
 
 
 def _shape(node: Any) -> torch.Size:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from torchtangent.jacobians.call import float32_products, undisturbed
+from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import Inputs, check_finite, take
 
@@ -37,25 +37,20 @@ def verify(capture: Capture, x: Inputs, samples: int) -> Trace:
     if samples > 1:
         _check_samples_apart(capture, few, trace.outputs)
     r, u = _random_probe(trace.outputs)
-    first = capture.verified < 2  # one sample does not tell where samples are
-    if first:
-        capture.inner = {name for use in trace.uses if use.seems_inner(samples) for name in use.params}
-    capture.unproven = set()
+    before, capture.unproven = capture.unproven, set()
     layers = trace.pull(r)
     wrong = _mismatches(trace, layers, r, u)
-    if wrong and first:
-        capture.inner ^= wrong
-        layers = trace.pull(r)
-        wrong = _mismatches(trace, layers, r, u)
-        capture.inner -= wrong
     trace.uncovered |= wrong
     capture.uncovered |= trace.uncovered
     if wrong and not capture.loop:
         capture.loop = bool(_mismatches(trace, trace.pull(r), r, u))
     enough = min(2, samples)
-    capture.unproven = {name for name, alive in _alive(layers).items() if alive < enough} - set(trace.unused)
-    capture.verified = samples
-    capture.signatures.add(trace.signature)
+    alive = _alive(layers)
+    capture.unproven = {
+        name for name in layers if alive[name] < enough and (name in before or name not in trace.unused)
+    }
+    capture.verified = max(capture.verified, samples)
+    capture.signatures[trace.signature] = samples
     capture.output_shape = trace.outputs.shape[1:]
     capture.bytes_per_sample = _measure(capture, trace, samples)
     return trace
@@ -86,15 +81,15 @@ def prove(trace: Trace, layers: dict[str, LayerJacobian], cotangents: Tensor) ->
 
 
 def _alive(layers: Mapping[str, LayerJacobian]) -> dict[str, int]:
-    """How many samples have a cotangent that is not zero. It takes two to see a wrong sample axis."""
-    counts = torch.stack([layer.d.flatten(1).any(1).sum() for layer in layers.values()])
+    """How many samples have a Jacobian that is not zero. It takes two to see a wrong sample axis."""
+    counts = torch.stack([(layer.size() > 0).sum() for layer in layers.values()])
     return dict(zip(layers, counts.tolist(), strict=True))
 
 
 def _check_samples_apart(capture: Capture, few: Inputs, together: Tensor) -> None:
     """The first and the last sample must have the same output alone, with other random numbers, as together."""
     for i in (0, len(together) - 1):
-        with torch.no_grad(), undisturbed():
+        with torch.no_grad(), capture.undisturbed():
             _seed(i + 1)
             alone = capture.network(take(few, slice(i, i + 1))).detach()
         check_finite(alone)
@@ -115,11 +110,11 @@ def _seed(seed: int) -> None:
 
 
 def _random_probe(f: Tensor) -> tuple[Tensor, Tensor]:
-    """A random cotangent r, (1, N, *out), and a random u (N, 1) to weigh the samples."""
-    generator = torch.Generator().manual_seed(0)
-    r = torch.randn(1, *f.shape, generator=generator, dtype=torch.float64)
-    u = torch.randn(len(f), 1, generator=generator, dtype=torch.float64)
-    return r.to(f), u.to(f)
+    """A random cotangent r, (1, N, *out), and u (N, 1) to weigh the samples, far from each other."""
+    r = torch.randn(1, *f.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    number = torch.arange(len(f), dtype=torch.float64)
+    u = (1 + number / len(f)) * (-1) ** number
+    return r.to(f), u.unsqueeze(1).to(f)
 
 
 def _mismatches(trace: Trace, layers: dict[str, LayerJacobian], r: Tensor, u: Tensor) -> set[str]:

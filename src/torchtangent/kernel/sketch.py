@@ -26,6 +26,7 @@ from torchtangent.kernel.ntk import flatten, ntk
 from torchtangent.kernel.samples import Samples
 from torchtangent.kernel.way import inputs_of
 from torchtangent.operators import ImplicitOperator, LowRankOperator
+from torchtangent.operators.symmetric import eigh
 
 _BLOCK = 64  # columns of a random projection that share a seed
 
@@ -276,7 +277,7 @@ def _rows(index: Int[Tensor, " M"], outputs: int) -> Int[Tensor, " rows"]:
 
 def _inverse_root(K: Float[Tensor, "M M"], cutoff: float | None) -> Float[Tensor, "M R"]:
     """A with AAᵀ = K⁺."""
-    values, vectors = torch.linalg.eigh((K.double() + K.double().T) / 2)
+    values, vectors = eigh((K.double() + K.double().T) / 2)
     least = (10 * torch.finfo(K.dtype).eps if cutoff is None else cutoff) * float(values[-1])
     kept = values > max(least, 0.0)
     return (vectors[:, kept] / values[kept].sqrt()).to(K.dtype)

@@ -13,6 +13,7 @@ from torchtangent.operators.base import Operator
 from torchtangent.operators.basis import BatchBasis
 from torchtangent.operators.space import Space
 from torchtangent.operators.spectrum import Factorization, Spectrum, indefinite, rounding, singular
+from torchtangent.operators.symmetric import eigh
 
 
 @final
@@ -84,7 +85,7 @@ class ArrowheadOperator(Operator):
         return Factorization(solve, logdet)
 
     def _decompose(self) -> Spectrum:
-        values, vectors = torch.linalg.eigh(self._row_matrices(slice(None)))
+        values, vectors = eigh(self._row_matrices(slice(None)))
         return Spectrum(values.reshape(-1), BatchBasis(vectors))
 
     def _diagonal(self) -> Float[Tensor, " P"]:

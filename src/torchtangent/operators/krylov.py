@@ -12,6 +12,7 @@ from torch import Tensor
 from torchtangent.notice import warn
 from torchtangent.operators.basis import Columns
 from torchtangent.operators.spectrum import Eigh
+from torchtangent.operators.symmetric import eigh
 
 
 class ConvergenceWarning(UserWarning):
@@ -104,7 +105,7 @@ def top_eigenpairs(
     U = torch.linalg.qr(start).Q
     MU = matmat(U)
     for _ in range(max_iter):
-        theta, Y = torch.linalg.eigh(_symmetric(U.T @ MU))
+        theta, Y = eigh(_symmetric(U.T @ MU))
         Q = U @ Y[:, -k:]
         residual = MU @ Y[:, -k:] - Q * theta[-k:]
         norms = torch.linalg.vector_norm(residual, dim=0)

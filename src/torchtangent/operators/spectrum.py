@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.operators.basis import Basis, Columns, pick
+from torchtangent.operators.symmetric import eigh
 
 EXACT_LIMIT = 4096
 """The largest size at which an operator without structure is turned into a dense matrix unasked."""
@@ -175,7 +176,7 @@ class Spectrum:
 
 def dense_spectrum(matrix: Float[Tensor, "P P"]) -> Spectrum:
     """The eigendecomposition of a symmetric matrix."""
-    values, vectors = torch.linalg.eigh(matrix)
+    values, vectors = eigh(matrix)
     return Spectrum(values, Columns(vectors))
 
 
@@ -188,7 +189,7 @@ def thin_spectrum(rows: Float[Tensor, "R P"]) -> Spectrum:
     if rows.shape[0] >= rows.shape[1]:
         return dense_spectrum(rows.T @ rows)
     Q, R = torch.linalg.qr(rows.T)
-    values, vectors = torch.linalg.eigh(R @ R.T)
+    values, vectors = eigh(R @ R.T)
     return Spectrum(values, Columns(Q @ vectors))
 
 

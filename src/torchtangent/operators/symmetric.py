@@ -1,9 +1,10 @@
-"""Symmetric matrices of which only the lower half is computed."""
+"""Symmetric matrices: half of a product, and eigenpairs that are there."""
 
 from __future__ import annotations
 
 import math
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -30,3 +31,23 @@ def reflect(lower: Float[Tensor, "I I"]) -> Float[Tensor, "I I"]:
         corner.copy_(corner.tril() + corner.tril(-1).T)
         lower[:i, i:end] = lower[i:end, :i].T
     return lower
+
+
+def eigh(M: Float[Tensor, "*G n n"]) -> tuple[Float[Tensor, "*G n"], Float[Tensor, "*G n n"]]:
+    """Eigenvalues, in ascending order, and eigenvectors.
+
+    In float32 LAPACK fails for some matrices of low rank, or gives NaN without a word: then float64 is asked.
+    """
+    for dtype in dict.fromkeys((M.dtype, torch.float64)):
+        try:
+            values, vectors = torch.linalg.eigh(M.to(dtype))
+        except torch.linalg.LinAlgError as error:
+            why = str(error).splitlines()[0]
+            continue
+        if bool(torch.isfinite(vectors).all()):
+            return values.to(M.dtype), vectors.to(M.dtype)
+        why = "the result has NaN"
+    if not bool(torch.isfinite(M).all()):
+        why = "it has NaN or infinity"
+    shape = " × ".join(map(str, M.shape))
+    raise torch.linalg.LinAlgError(f"A symmetric matrix ({shape}) could not be decomposed: {why}.")

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.notice import warn
+from torchtangent.operators.symmetric import eigh
 
 Found = TypeVar("Found")
 _TRIES = 5
@@ -21,7 +22,7 @@ def eigenbasis(M: Float[Tensor, "G n n"], what: str) -> tuple[Float[Tensor, "G n
     def decompose(M: Tensor) -> tuple[Tensor, Tensor]:
         # For float32 matrices of this size torch has CUDA use Jacobi's method, two to three times as slow as double.
         wide = M.double() if M.is_cuda and M.dtype == torch.float32 and M.shape[1] <= 512 else M
-        values, vectors = torch.linalg.eigh(wide)
+        values, vectors = eigh(wide)
         return values.clamp(min=0).to(M.dtype), vectors.to(M.dtype)
 
     return _persist(decompose, M, what)

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.kernel.matrix import Matrix
+from torchtangent.operators.symmetric import eigh
 
 _FLOOR = 30  # residuals below so many roundings of the largest eigenvalue cannot be told from zero
 _FEW = 64  # rows of a kernel to judge it by
@@ -101,7 +102,7 @@ class _Subspace:
     def ritz(self) -> tuple[Float[Tensor, " R"], Float[Tensor, "R R"]]:
         """Eigenpairs of T in float64, the largest first."""
         T = self._T[: self.filled, : self.filled]
-        theta, Y = torch.linalg.eigh((T + T.T) / 2)
+        theta, Y = eigh((T + T.T) / 2)
         return theta.flip(0), Y.flip(1)
 
     def residuals(self, Y: Float[Tensor, "R K"]) -> Float[Tensor, " K"]:
@@ -137,7 +138,7 @@ def _orthonormal(
         W = W - U @ (U.T @ W)
         norms = torch.linalg.vector_norm(W, dim=0)
         W = W / norms.clamp(min=torch.finfo(W.dtype).tiny)
-        sizes, axes = torch.linalg.eigh((W.T @ W).double())
+        sizes, axes = eigh((W.T @ W).double())
         W = W @ axes.to(W.dtype)
         if bool(sizes[0] > 0.5) and bool((norms > before / 2).all()):
             return W / sizes.sqrt().to(W.dtype)

@@ -15,6 +15,7 @@ from torchtangent.jacobians.call import float32_products
 from torchtangent.kernel.matrix import Matrix, as_matrix
 from torchtangent.notice import warn
 from torchtangent.operators import Operator
+from torchtangent.operators.symmetric import eigh
 from torchtangent.spectrum.lanczos import check_symmetric, iterated
 
 DENSE_LIMIT = 2048
@@ -196,7 +197,7 @@ def _decomposed(source: Matrix, k: int) -> Eigenpairs:
     """The leading pairs of all."""
     K = source.dense().double()
     check_symmetric(K, source.dtype)
-    values, vectors = torch.linalg.eigh(K)
+    values, vectors = eigh(K)
     values, vectors = values[-k:].flip(0), vectors[:, -k:].flip(1)
     residuals = torch.linalg.vector_norm(K @ vectors - vectors * values, dim=0)
     return Eigenpairs(values.to(source.dtype), _signed(vectors.to(source.dtype)), residuals.to(source.dtype), True)

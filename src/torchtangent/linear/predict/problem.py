@@ -17,6 +17,7 @@ from torchtangent.kernel.targets import Form, as_columns
 from torchtangent.linear.points import Terms, at_start
 from torchtangent.operators import DenseOperator, ImplicitOperator, Operator
 from torchtangent.operators.spectrum import EXACT_LIMIT
+from torchtangent.operators.symmetric import eigh
 from torchtangent.spectrum import square
 from torchtangent.spectrum.lanczos import check_symmetric
 from torchtangent.spectrum.leading import rounding
@@ -109,7 +110,7 @@ class Problem:
             values, basis = self.K.eigh()
             vectors = basis.dense()
         else:
-            values, vectors = torch.linalg.eigh(self.dense())
+            values, vectors = eigh(self.dense())
         smallest, largest = float(values.min()), float(values.max())
         if smallest < -_NEGATIVE * largest:
             raise ValueError(
