@@ -7,6 +7,7 @@ import oracle
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import Tensor, nn
 
 import torchtangent as tt
@@ -218,3 +219,174 @@ def test_a_weight_with_its_inputs_first_is_a_layer_like_others(representation: A
     order = torch.cat([torch.arange(12).view(4, 3).T.flatten(), torch.arange(12, 26)])
     found, expected = (tt.fisher(model, (x, None), representation).dense() for model in (own, usual))
     torch.testing.assert_close(found, expected[order][:, order], rtol=1e-10, atol=1e-12)
+
+
+# ---------------------------------------------------------------------- which rows are which samples'
+
+
+def fisher_error(model: nn.Module, batches: list[Tensor]) -> float:
+    found = tt.fisher(model, [(x, None) for x in batches], tt.Dense, likelihood="gaussian").dense()
+    total = sum(torch.einsum("ncp,ncq->pq", J, J) for J in (oracle.jacobian(model, x) for x in batches))
+    return oracle.relative_error(found, total / sum(map(len, batches)))
+
+
+def tokens_first(m: Any, x: Tensor) -> Tensor:
+    return F.linear(x.transpose(0, 1).flatten(0, 1), m.weight).sin().unflatten(0, (x.shape[1], -1)).sum(0)
+
+
+@pytest.mark.parametrize("name", ["attention without biases", "encoder"])
+@pytest.mark.parametrize("tokens", [2, 5])
+def test_blank_samples_prove_nothing(name: str, tokens: int) -> None:
+    model, x = build(READ[name], 5)
+    x[:2] = 0
+    check(model, x[:, :tokens])
+
+
+def test_rows_that_both_axes_fit_prove_nothing() -> None:
+    """Only the last valid token is read: of the first two samples the first, and the last."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        h = F.linear(x.transpose(0, 1), m.weight).sin()
+        return (h * (x[..., 0].T > 5).unsqueeze(2)).sum(0)
+
+    model, x = build(lambda: Written(forward, weight=(3, D)), 6)
+    x[..., 0] = 0
+    x[torch.arange(6), torch.tensor([0, 4, 1, 3, 2, 0]), 0] = 9.0
+    check(model, x)
+
+
+def test_a_use_that_is_dead_at_the_check() -> None:
+    model, x = build(
+        lambda: Written(
+            lambda m, x: tokens_first(m, x) + torch.relu(tokens_first(m, x.square()) * x[:, 0, :1]), weight=(3, D)
+        ),
+        5,
+    )
+    x[:2, 0, 0], x[2:, 0, 0] = 0.0, 2.0
+    check(model, x)
+
+
+@pytest.mark.parametrize("shapes", [[(3, 4, 1), (3, 1, 4)], [(3, 2, 3), (3, 3, 2)], [(1, 5, 1), (4, 1, 1), (4, 5, 1)],
+                                    [(2, 5, 1), (1, 7, 1), (2, 1, 1), (4, 5, 1)]])  # fmt: skip
+def test_layouts_that_have_the_same_number_of_rows(shapes: list[tuple[int, int, int]]) -> None:
+    """Samples between two other axes: outer with one head, inner with one token."""
+    torch.manual_seed(0)
+    model = Written(
+        lambda m, x: (
+            F.linear(x.permute(2, 0, 1, 3).flatten(0, 2), m.weight)
+            .sin()
+            .view(x.shape[2], x.shape[0], x.shape[1], -1)
+            .sum((0, 2))
+        ),
+        weight=(3, D),
+    ).double()
+    assert fisher_error(model, [torch.randn(*shape, D, dtype=torch.float64) for shape in shapes]) < 1e-10
+
+
+@pytest.mark.parametrize("layer", [True, False])
+def test_rows_in_another_order_than_samples(layer: bool) -> None:
+    """A model may sort its samples, by their lengths for instance, and put them back."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        order = x[:, 0, 0].argsort()
+        h = m.layer(x[order]) if layer else F.linear(x[order], m.layer.weight)
+        return h.sin().sum(1)[order.argsort()]
+
+    model, x = build(lambda: Written(forward, layer=nn.Linear(D, 3, bias=False)), 6)
+    x[:, 0, 0] = torch.tensor([0.0, 1, 5, 3, 2, 4])
+    check(model, x)
+
+
+@pytest.mark.parametrize("layer", [True, False])
+def test_samples_of_many_lengths(layer: bool) -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        kept = x[..., 0] > 0
+        h = m.layer(x[kept]) if layer else F.linear(x[kept], m.layer.weight)
+        total = (
+            h.sin()
+            if len(x) == 1
+            else torch.zeros(*x.shape[:2], 3, dtype=x.dtype).masked_scatter(kept.unsqueeze(2), h.sin())
+        )
+        return total.sum(0, keepdim=True) if len(x) == 1 else total.sum(1)
+
+    model, x = build(lambda: Written(forward, layer=nn.Linear(D, 3, bias=False)), 6)
+    x[..., 0] = (torch.arange(5) < torch.tensor([3, 3, 2, 4, 1, 5])[:, None]).double()
+    with pytest.warns(tt.TangentWarning, match="sample by sample"):
+        J = tt.jacobian(model, x).dense()
+    torch.testing.assert_close(J, oracle.jacobian(model, x), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_sees_the_axis_too(dtype: torch.dtype) -> None:
+    model, x = build(lambda: Written(tokens_first, weight=(2, D)), 6)
+    wanted = oracle.jacobian(model, x)
+    found = tt.jacobian(model.to(dtype), x.to(dtype)).dense().double()
+    assert oracle.relative_error(found, wanted) < 0.03
+
+
+@pytest.mark.parametrize("tokens_come_first", [False, True])
+@pytest.mark.parametrize("representation", [tt.KFAC, tt.EKFAC])
+def test_a_bias_is_in_its_weights_block_wherever_tokens_are(representation: Any, tokens_come_first: bool) -> None:
+    """On inputs that are not contiguous torch adds it in an operation of its own."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        x = x.transpose(0, 1) if tokens_come_first else x
+        return F.linear(x, m.layer.weight, m.layer.bias).sin().sum(0 if tokens_come_first else 1)
+
+    torch.manual_seed(0)
+    usual = Written(lambda m, x: m.layer(x).sin().sum(1), layer=nn.Linear(D, 3)).double()
+    own = Written(forward, layer=usual.layer)
+    x = torch.randn(4, 5, D, dtype=torch.float64)
+    found, wanted = (tt.fisher(model, (x, None), representation).dense() for model in (own, usual))
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+
+
+# ---------------------------------------------------------------------------------------- odd cases
+
+
+def test_odd_operands() -> None:
+    for x in (torch.rand(4, D) > 0.5, torch.randint(3, (4, D))):
+        model = Written(lambda m, x: (x * m.scale).sin() + m.none.sum(), scale=(D,), none=(0, 4)).double()
+        J = tt.jacobian(model, x, params="scale").dense()
+        torch.testing.assert_close(J, oracle.jacobian(model, x, keep=lambda name, p: name == "scale"))
+
+
+class Keeps(torch.autograd.Function):
+    """A function with an attribute that leaves of the graph have."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.variable = x
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> Tensor:
+        return d
+
+
+def test_a_function_that_looks_like_a_leaf() -> None:
+    check(*build(lambda: Written(lambda m, x: Keeps.apply(m.layer(x)).sin().sum(1), layer=nn.Linear(D, 3)), 4))
+
+
+def test_an_interrupted_recurrent_layer_leaves_no_trace() -> None:
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    model, x = build(READ["LSTM, two layers"], 4)
+    model.layer.register_forward_pre_hook(stop)
+    with pytest.raises(KeyboardInterrupt):
+        tt.jacobian(model, x)
+    assert torch.backends.mkldnn.enabled
+    assert torch.backends.cudnn.enabled
+
+
+def test_a_recurrent_layer_in_a_checkpoint() -> None:
+    model = Written(
+        lambda m, x: torch.utils.checkpoint.checkpoint(lambda x: m.layer(x)[0], x, use_reentrant=False)[:, -1],
+        layer=nn.LSTM(D, 3, batch_first=True),
+    )
+    torch.manual_seed(0)
+    x = torch.randn(4, 5, D, requires_grad=True)
+    with pytest.warns(tt.TangentWarning, match="sample by sample"):
+        J = tt.jacobian(model, x.detach()).dense().double()
+    torch.testing.assert_close(J, oracle.jacobian(model.double(), x.detach().double()), rtol=1e-3, atol=1e-5)

@@ -92,7 +92,7 @@ def undisturbed() -> Iterator[None]:
 
 
 class StepByStep:
-    """Inside of it recurrent layers compute with operations that autograd knows, not with one of a library for all steps.
+    """Inside of it recurrent layers compute with operations that autograd knows, not with one for all steps.
 
     The switches belong to the whole process: of several threads the first one in turns them, and the last one out back.
     """
