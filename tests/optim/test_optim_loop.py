@@ -587,3 +587,22 @@ def test_by_default_no_rate_makes_the_loss_explode(make: Any, lr: float, damping
             F.cross_entropy(model(x[batch]), y[batch]).backward()
             opt.step()
     assert F.cross_entropy(model(x), y).item() < 3 * first
+
+
+def test_the_trust_region_knows_momentum() -> None:
+    """m = u + μu + … grows to u / (1 − μ), and that is what is bounded; steps that were shortened are counted."""
+    model, (x, y) = mlp(), data()
+    moved, before = {}, flat(model)
+    for momentum in (0.0, 0.75):
+        near = copy.deepcopy(model)
+        opt = EKFAC(near, 0.5, EPS, momentum=momentum, kl_clip=1e-6)
+        train(near, opt, x, y, steps=1)
+        moved[momentum] = before - flat(near)
+        assert opt.clipped == 1
+        again = EKFAC(near, 0.5, EPS, momentum=momentum, kl_clip=1e-6)
+        again.load_state_dict(opt.state_dict())
+        assert again.clipped == 1
+    torch.testing.assert_close(moved[0.75], moved[0.0] / 4, rtol=1e-9, atol=1e-14)
+    opt = EKFAC(model, 1e-6, EPS)
+    train(model, opt, x, y, steps=1)
+    assert opt.clipped == 0

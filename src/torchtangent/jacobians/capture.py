@@ -13,7 +13,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -221,10 +220,9 @@ class Trace:
         params = self.capture.params
         pieces: dict[str, list[LayerJacobian]] = defaultdict(list)
         rest = set(self.uncovered)
-        for i, (use, d) in enumerate(zip(self.uses, self._backward(self.uses, cotangents), strict=True)):
+        for i, (use, d, inner) in enumerate(self._pull_to_uses(cotangents)):
             if rest.issuperset(use.params):
                 continue
-            inner = self.inner[i]
             try:
                 if inner is None:
                     raise NoRule("rows that are no samples' in turn")
@@ -247,45 +245,45 @@ class Trace:
             return self.pull(cotangents)
         return layers
 
-    @cached_property
-    def inner(self) -> list[bool | None]:
-        """Of each use: are samples the inner axis of its rows? None if they are neither that nor the outer one.
+    def _pull_to_uses(self, cotangents: Float[Tensor, "C N *out"]) -> Iterator[tuple[Use, Tensor, bool | None]]:
+        """Each use, the cotangents of its output, and whether samples are the inner axis of its rows (None: neither).
 
-        Looked at where it could be otherwise, once for batches of the same shape (see rows.py).
+        That is looked at where it could be otherwise, once for batches of the same shape (see rows.py).
         """
-        n, known = len(self.graph_outputs), self.capture.inner
+        n, c, known = len(self.graph_outputs), len(cotangents), self.capture.inner
         shapes = tuple(t.shape for t in leaves(self.x))
         keys = [(i, use.key, use.shape, shapes) for i, use in enumerate(self.uses)]
-        found = [known.get(key, False) for key in keys]
-        doubtful = [
+        doubtful = {
             i
             for i, use in enumerate(self.uses)
             if n > 1 and (self.graph.irregular or (use.rows != n and keys[i] not in known))
-        ]
+        }
         if doubtful:
-            uses = [self.uses[i] for i in doubtful]
-            half = any(t.dtype in (torch.float16, torch.bfloat16) for t in (self.outputs, *(u.x for u in uses)))
-            told = Told(self.outputs, powers=3 if half else 8)
-            for i, use, d in zip(doubtful, uses, self._backward(uses, told.cotangents), strict=True):
-                found[i], sure = told.inner_axis(use.by_row(d))
+            half = any(t.dtype in (torch.float16, torch.bfloat16) for t in (self.outputs, *(u.x for u in self.uses)))
+            told = Told(n, c, powers=3 if half else 16)
+            cotangents = torch.cat([cotangents, told.cotangent(cotangents)])
+        for i, (use, d) in enumerate(zip(self.uses, self._backward(cotangents), strict=True)):
+            inner = known.get(keys[i], False)
+            if i in doubtful:
+                inner, sure = told.inner_axis(use.by_row(d))
                 if sure and not self.graph.irregular:
-                    known[keys[i]] = found[i]
-        return found
+                    known[keys[i]] = inner
+            yield use, d[:, :c], inner
 
-    def _backward(self, uses: Sequence[Use], cotangents: Float[Tensor, "C N *out"]) -> list[Tensor]:
-        """∂(u·f)/∂y, (rows, C, *y), for some uses, stored with the cotangents first."""
-        if not uses:
+    def _backward(self, cotangents: Float[Tensor, "C N *out"]) -> list[Tensor]:
+        """∂(u·f)/∂y, (rows, C, *y), for every recorded use, stored with the cotangents first."""
+        if not self.uses:
             return []
-        edges = [u.edge for u in uses]
+        edges = [u.edge for u in self.uses]
         with self.capture.undisturbed():
             grads = self._all_at_once(edges, cotangents) or self._one_by_one(edges, cotangents)
         found = [
             cotangents.new_zeros(u.shape[0], len(cotangents), *u.shape[1:]) if g is None else g.transpose(0, 1)
-            for u, g in zip(uses, grads, strict=True)
+            for u, g in zip(self.uses, grads, strict=True)
         ]
         # Sums tell, and are waited for once; only one that is not finite is looked into.
         if found and not torch.isfinite(torch.stack([d.sum() for d in found])).all():
-            for use, d in zip(uses, found, strict=True):
+            for use, d in zip(self.uses, found, strict=True):
                 if not torch.isfinite(d).all():
                     names = ", ".join(use.params)
                     raise ValueError(

@@ -7,53 +7,56 @@ own, a power of two with a sign, which rounding does not change, and the rows' c
 
 from __future__ import annotations
 
+import math
+
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 
 class Told:
-    """Samples told apart by factors: the digits of their numbers, as many as are needed.
+    """Samples told apart by factors, each of which few others have.
 
     Args:
-        f: The outputs.
+        n: How many.
+        c: How many cotangents there are besides.
         powers: Factors are powers of two, so many up and down.
-
-    Attributes:
-        cotangents: (D, N, *out): random ones, and the same with the factors of each digit.
     """
 
-    def __init__(self, f: Float[Tensor, "N *out"], powers: int) -> None:
+    def __init__(self, n: int, c: int, powers: int) -> None:
+        generator = torch.Generator().manual_seed(0)
         up = 2.0 ** torch.arange(-powers, powers + 1, dtype=torch.float64)
-        self.n, self.factors = len(f), torch.cat([up, -up])
-        r = torch.randn(f.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        number, found = torch.arange(self.n), [r]
-        while len(found) == 1 or bool(number.any()):
-            digit = self.factors[number % len(self.factors)]
-            found.append(r * digit.view(-1, *[1] * (f.dim() - 1)))
-            number = number // len(self.factors)
-        self.cotangents = torch.stack(found).to(f)
+        every = torch.cat([up, -up])
+        turns = [torch.randperm(len(every), generator=generator) for _ in range(math.ceil(n / len(every)))]
+        self.factors = every[torch.cat(turns)[:n]]
+        self.mix = torch.randn(c, generator=generator, dtype=torch.float64)
 
-    def inner_axis(self, d: Float[Tensor, "rows D K"]) -> tuple[bool | None, bool]:
-        """Are samples the inner axis of rows with these cotangents (None: neither that nor the outer), and is it sure?
+    def cotangent(self, cotangents: Float[Tensor, "C N *out"]) -> Float[Tensor, "1 N *out"]:
+        """A mixture of cotangents, times the factor of each sample."""
+        mixed = torch.tensordot(self.mix.to(cotangents), cotangents, 1)
+        return (mixed * self.factors.to(mixed).view(-1, *[1] * (mixed.dim() - 1))).unsqueeze(0)
+
+    def inner_axis(self, d: Float[Tensor, "rows C1 K"]) -> tuple[bool | None, bool]:
+        """Are samples the inner axis of these rows (None: neither that nor the outer), and is it sure?
+
+        Args:
+            d: What came of the cotangents, and last of that of `cotangent`.
 
         A row without a cotangent may be anyone's: it adds nothing. Where all others fit both it is not sure.
         """
-        if len(d) % self.n:
+        n = len(self.factors)
+        if len(d) % n:
             return None, True
-        sample, alive = self._samples(d.double())
-        rows = torch.arange(len(d), device=d.device)
-        fits = [bool((sample == wanted)[alive].all()) for wanted in (rows // (len(d) // self.n), rows % self.n)]
+        rows, factors = torch.arange(len(d), device=d.device), self.factors.to(d)
+        base = torch.einsum("c,rck->rk", self.mix.to(d), d[:, :-1])
+        outer, inner = (_fits(base, d[:, -1], factors[axis]) for axis in (rows // (len(d) // n), rows % n))
+        fits = torch.stack([outer.all(), inner.all()]).tolist()
         return (not fits[0] if any(fits) else None), not all(fits)
 
-    def _samples(self, d: Float[Tensor, "rows D K"]) -> tuple[Int[Tensor, " rows"], Bool[Tensor, " rows"]]:
-        """The sample of each row (negative: of several), and whether it has a cotangent."""
-        size = d[:, 0].square().sum(-1)
-        alive, factors = size > 0, self.factors.to(d.device)
-        number, base = torch.zeros(len(d), dtype=torch.long, device=d.device), 1
-        for i in range(1, d.shape[1]):
-            ratio = (d[:, i] * d[:, 0]).sum(-1) / size.clamp(min=torch.finfo(size.dtype).tiny)
-            gap, digit = (ratio[:, None] / factors - 1).abs().min(1)
-            number += base * torch.where(gap < 0.2, digit, -len(d) * base)
-            base *= len(factors)
-        return number, alive
+
+def _fits(
+    base: Float[Tensor, "rows K"], d: Float[Tensor, "rows K"], factor: Float[Tensor, " rows"]
+) -> Bool[Tensor, " rows"]:
+    """Whether each row is what it was, times its factor, up to rounding. Another factor is half or twice as large."""
+    wanted = base * factor.unsqueeze(1)
+    return torch.linalg.vector_norm(d - wanted, dim=1) <= 0.2 * torch.linalg.vector_norm(wanted, dim=1)

@@ -34,9 +34,11 @@ class EKFAC(Preconditioned):
     samples, with a warning; to accumulate gradients, call backward after each.
 
     A step that is too long makes the curvature of one batch stale before it is renewed: `kl_clip` bounds it, whatever
-    the rate. Where the loss still grows: lower `lr`, raise `damping`, or renew more often; noisy curvature (batches of
-    a few samples) wants more damping. Where training is steady but slow: kl_clip=1e-2. kl_clip=None is the step of the
-    papers, for which `lr` and `damping` have to be searched.
+    the rate and momentum. Where it does (`opt.clipped` counts), `lr` and its schedule matter little. Where the loss
+    still grows: raise `damping`, lower `kl_clip`, or renew more often; noisy curvature (batches of a few samples) wants
+    more damping. Where training is steady but slow: kl_clip=1e-2. kl_clip=None is the step of the papers, for which
+    `lr` and `damping` have to be searched. `damping` is in the units of squared gradients of one sample's loss: a loss
+    that is a mean over many outputs, not their sum, wants a far smaller one.
 
     Args:
         model: The network. Its layers carry hooks until `close()`.
@@ -66,8 +68,9 @@ class EKFAC(Preconditioned):
             needs `likelihood`, and `step` a closure). Where a sample has several terms the likelihood sums over them.
         likelihood: "categorical", "bernoulli" or "gaussian", for sampled curvature.
         decoupled: Whether weight decay multiplies θ by 1 − ηω instead of being preconditioned with the gradient.
-        kl_clip: κ, 1e-3 by default: the step is shortened to η² uᵀ(F + ε)u ≤ κ, about twice the KL divergence that it
-            causes; None for no bound.
+        kl_clip: κ, 1e-3 by default: the step is shortened to η² uᵀ(F + ε)u ≤ κ, with η / (1 − μ) for η. If F is the
+            Fisher matrix, that is twice the KL divergence that it causes; empirical curvature falls with the loss, and
+            steps are then longer. None for no bound.
         scaler: The `torch.amp.GradScaler` of the loop. Needed only where `scaler.unscale_(opt)` is called before
             `scaler.step(opt)`.
         seed: Of the sampled labels.

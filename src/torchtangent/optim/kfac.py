@@ -48,7 +48,8 @@ class KFAC(Preconditioned):
         curvature: "empirical" (per-sample gradients of the loss) or "sampled" (labels drawn from the model).
         likelihood: "categorical", "bernoulli" or "gaussian", for sampled curvature.
         decoupled: Whether weight decay multiplies θ instead of being preconditioned.
-        kl_clip: κ, 1e-3 by default: the step is shortened to η² uᵀ(F + ε)u ≤ κ; None for no bound.
+        kl_clip: κ, 1e-3 by default: the step is shortened to η² uᵀ(F + ε)u ≤ κ, with η / (1 − μ) for η; None for
+            no bound.
         scaler: The `torch.amp.GradScaler` of the loop, where `scaler.unscale_(opt)` is called.
         seed: Of the sampled labels.
     """

@@ -42,6 +42,7 @@ class Preconditioned(Optimizer):
     Attributes:
         steps: Steps taken.
         skipped: Steps not taken, because something was not finite.
+        clipped: Steps that `kl_clip` shortened.
     """
 
     # GradScaler then hands over gradients as they are, with their scale: recorded cotangents have it too.
@@ -65,6 +66,7 @@ class Preconditioned(Optimizer):
         self.names = {id(p): name for name, p in self.model.named_parameters()}
         self.adaptive = damping if isinstance(damping, Adaptive) else None
         self.steps = self.skipped = 0
+        self._clipped: int | Tensor = 0  # counted where the parameters are
         self.recorder, self.plan, self.notices = Recorder(), Plan(), Notices()
         self._blocks: dict[str, tuple[str, ...]] = {}  # the parameters of each block that ever was
         self._last: tuple[Slopes, Tensor | None] | None = None  # the last step, and by what it was shortened
@@ -99,6 +101,10 @@ class Preconditioned(Optimizer):
         self.recorder.clear()
         self._follow()
 
+    @property
+    def clipped(self) -> int:
+        return int(self._clipped)
+
     def close(self) -> None:
         """Remove all hooks from the model."""
         self.recorder.close()
@@ -120,6 +126,7 @@ class Preconditioned(Optimizer):
             "options": options_of(self.settings, self.method, self.adaptive),
             "steps": self.steps,
             "skipped": self.skipped,
+            "clipped": self.clipped,
             "plain": dict(self.plan.plain),
             "thin": sorted(self._thin),
             "blocks": {key: list(names) for key, names in self._blocks.items() if self._state_of(key)},
@@ -135,6 +142,7 @@ class Preconditioned(Optimizer):
         super().load_state_dict(state_dict)
         self._blocks.update(blocks)
         self.steps, self.skipped, self._last = progress["steps"], progress["skipped"], None
+        self._clipped = progress.get("clipped", 0)
         self._thin = frozenset(progress.get("thin", ()))
         self.plan.keep_plain(progress["plain"])
         self._group = {self.names[id(p)]: group for group in self.param_groups for p in group["params"]}
@@ -279,6 +287,7 @@ class Preconditioned(Optimizer):
         shrink = None if clip is None else update.slopes.shrink(clip)
         if shrink is not None:
             torch._foreach_mul_(list(found.values()), shrink)
+            self._clipped = self._clipped + (shrink < 1)
         for name, state in update.states.items():
             self.state[self._params[name]].update(state)
         states = {name: self.state[self._params[name]] for name in found}

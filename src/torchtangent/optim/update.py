@@ -20,11 +20,13 @@ class Slopes:
         raw: uᵀ∇.
         full: uᵀ(∇ + ωθ) = uᵀ(F + ε)u; the same list without weight decay.
         rates: η.
+        momenta: μ.
     """
 
     raw: list[Tensor]
     full: list[Tensor]
     rates: list[float]
+    momenta: list[float]
 
     @classmethod
     def of(
@@ -34,13 +36,15 @@ class Slopes:
         together = _by_group(found, groups)
         first = [_dot(found, raw, names) for names in together]
         second = first if full is raw else [_dot(found, full, names) for names in together]
-        return cls(first, second, [float(groups[names[0]]["lr"]) for names in together])
+        rates, momenta = ([float(groups[names[0]][key]) for names in together] for key in ("lr", "momentum"))
+        return cls(first, second, rates, momenta)
 
     def shrink(self, kl_clip: float) -> Tensor | None:
-        """min(1, √(κ / Σ η² uᵀ(F + ε)u)); None if nothing has curvature."""
+        """min(1, √(κ / Σ η² uᵀ(F + ε)u)), with η / (1 − μ) for η: so far does momentum go; None without curvature."""
         if not self.full:
             return None
-        terms = [slope.double() * rate**2 for slope, rate in zip(self.full, self.rates, strict=True)]
+        rates = [rate / (1 - momentum) for rate, momentum in zip(self.rates, self.momenta, strict=True)]
+        terms = [slope.double() * rate**2 for slope, rate in zip(self.full, rates, strict=True)]
         return (kl_clip / torch.stack(terms).sum().clamp(min=torch.finfo(torch.float64).tiny)).sqrt().clamp(max=1)
 
     def promise(self, shrink: Tensor | None) -> float:
