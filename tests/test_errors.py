@@ -461,3 +461,20 @@ def test_loss_that_is_no_number() -> None:
     loss = lambda f, y: F.cross_entropy(f, y, reduction="none")  # noqa: E731
     with pytest.raises(ValueError, match=words("loss", r"\(6,\)")):
         tt.hessian(model, (x, torch.zeros(6, dtype=torch.long)), loss) @ torch.ones(83).double()
+
+
+def test_a_data_set_is_no_loader() -> None:
+    data = TensorDataset(torch.randn(4, 3), torch.zeros(4))
+    with pytest.raises(ValueError, match=r"not a data set of samples \(TensorDataset\): DataLoader"):
+        tt.fisher(nn.Linear(3, 2), data, tt.Diagonal)
+
+
+def test_a_batch_with_names_needs_its_targets_beside_it() -> None:
+    with pytest.raises(ValueError, match=r'got a dict\..*\(\{"input_ids": ids\}, targets\)'):
+        tt.fisher(nn.Linear(3, 2), [{"input": torch.randn(4, 3)}], tt.Diagonal)
+
+
+def test_an_array_is_no_vector() -> None:
+    F = tt.fisher(nn.Linear(3, 2), (torch.randn(4, 3), None), tt.Diagonal)
+    with pytest.raises(TypeError, match=r"got ndarray; torch\.as_tensor"):
+        F @ F.diag().numpy()

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from torchtangent.jacobians.inputs import Inputs, leaves, split, take
 
@@ -29,6 +30,11 @@ class Batches:
             raise ValueError(
                 "The data should be a loader of batches, or one batch as a tuple (inputs, targets), not the inputs "
                 "alone. Where targets are not needed, pass (x, None)."
+            )
+        if isinstance(data, Dataset):
+            raise ValueError(
+                f"The data should be a loader of batches, not a data set of samples ({type(data).__name__}): "
+                "DataLoader(data, batch_size=256)."
             )
         self.repeat = False  # whether it will be read again
         self._data: Iterable[Any] = [data] if isinstance(data, tuple) else data
@@ -69,7 +75,8 @@ def _split(batch: Any) -> Batch:
     raise ValueError(
         f"A batch should be (inputs, targets), got a {type(batch).__name__}"
         + (f" of length {len(batch)}" if isinstance(batch, tuple | list) else "")
-        + ". Several positional inputs go into a tuple: ((x1, x2), targets)."
+        + ". Several positional inputs go into a tuple, ((x1, x2), targets), and those with names into a dict: "
+        '({"input_ids": ids}, targets).'
     )
 
 

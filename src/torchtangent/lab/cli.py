@@ -147,6 +147,7 @@ def reproduce(
         raise typer.BadParameter(f"--device {device}: {str(error).splitlines()[0]}") from error
     console = Console()
     findings: list[Finding] = []
+    others = 0  # of entries that were not asked for, but read what is there now
     failed = False
     for item in studies:
         console.print(f"[bold]{item.key}[/] {item.title} [bright_black]({scale.value} scale)[/]", highlight=False)
@@ -170,7 +171,14 @@ def reproduce(
             raise typer.Exit(130) from error
         failed |= bool(outcome.failed)
         findings += outcome.asked
+        tested = [finding for finding in outcome.findings if finding.verdict in ("held", "did not hold")]
+        others += sum(finding not in outcome.asked for finding in tested)
     console.print(tally([finding.verdict for finding in findings]), highlight=False)
+    if others:
+        console.print(
+            f"[bright_black]{others} claims of other entries read the same parts: the report has them, too[/]",
+            highlight=False,
+        )
     console.print(f"[bright_black]torchtangent report {out}  makes the page[/]", highlight=False)
     if failed:
         raise typer.Exit(1)

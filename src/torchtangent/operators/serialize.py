@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,7 +40,10 @@ def save(operator: Operator, path: str | os.PathLike[str]) -> None:
     """Write an operator, its parts and its space."""
     writer = _Writer({}, {})
     tree = writer.encode(operator)
+    Path(path).touch()  # with the rights that other files have; safetensors would give them to the owner alone
+    rights = Path(path).stat().st_mode
     save_file(writer.tensors, path, metadata={HEADER: json.dumps({"version": VERSION, "tree": tree})})
+    Path(path).chmod(rights)
 
 
 def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Operator:

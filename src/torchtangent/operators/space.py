@@ -66,6 +66,11 @@ class Space:
         if isinstance(v, Mapping):
             self._check_names(v)
             return self._concatenate([v[name] for name in self.names]), self._to_dict
+        if not isinstance(v, list | tuple):
+            raise TypeError(
+                f"A vector is a flat tensor, a dict of tensors by parameter or a list of them, got {type(v).__name__}"
+                f"{'; torch.as_tensor(v) makes it one' if hasattr(v, '__array__') else ''}."
+            )
         if len(v) != len(self.names):
             raise ValueError(f"A list vector needs one tensor per parameter: expected {len(self.names)}, got {len(v)}.")
         return self._concatenate(v), lambda out: type(v)(self.split(out[:, 0]).values())

@@ -42,6 +42,9 @@ class Eigenpairs:
     def __iter__(self) -> Iterator[Tensor]:
         return iter((self.values, self.vectors))
 
+    def __getitem__(self, i: int) -> Tensor:
+        return (self.values, self.vectors)[i]
+
     def extend(self, K_new: Tensor | np.ndarray | Any) -> Float[Tensor, "M K"]:
         """The eigenfunctions at new points, φ_j(x) = K(x, X) φ_j / λ_j (Nyström's extension).
 
