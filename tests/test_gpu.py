@@ -109,3 +109,35 @@ def test_a_kernel_in_tf32_keeps_the_side_of_every_relu() -> None:
     J = oracle.jacobian(model.double(), x.double())
     K = tt.ntk(model.float().cuda(), x, precision="tf32")
     assert relative(K, expected_kernel(J, J)) < 1e-3
+
+
+@pytest.mark.filterwarnings("ignore:The Jacobian of .* is computed sample by sample")  # biases are in fused operations
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM", "attention", "encoder, tokens first"])
+def test_what_no_layer_holds(kind: str, dtype: torch.dtype) -> None:
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.place = nn.Parameter(torch.randn(1, 3, 4))
+            layers: dict[str, Any] = {
+                "attention": lambda: nn.MultiheadAttention(4, 2, batch_first=True),
+                "encoder, tokens first": lambda: nn.TransformerEncoderLayer(4, 2, 8, 0.0),
+            }
+            self.layer = layers[kind]() if kind in layers else getattr(nn, kind)(4, 4, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = x + self.place
+            if kind == "encoder, tokens first":
+                return self.layer(h.transpose(0, 1)).sin().sum(0)
+            return (self.layer(h, h, h) if kind == "attention" else self.layer(h))[0].sin().sum(1)
+
+    torch.manual_seed(0)
+    model, x = Reader().double().eval(), torch.randn(5, 3, 4, dtype=torch.float64)
+    J = oracle.jacobian(model, x)
+    model, x = model.to("cuda", dtype), x.to("cuda", dtype)
+    places = [p.data_ptr() for p in model.parameters()]
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-5
+    assert relative(tt.jacobian(model, x).dense(), J) < tolerance
+    assert relative(tt.ntk(model, x), expected_kernel(J, J)) < tolerance
+    assert [p.data_ptr() for p in model.parameters()] == places
+    assert torch.backends.cudnn.enabled
