@@ -152,7 +152,7 @@ def test_words_of_the_page_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(report, "registry", lambda: {"toy2000": toy_study()})
     reproduce(toy_study(), "smoke", tmp_path, only=["Fig1"])
     words = spaced(report.build([tmp_path]))
-    assert "(Sum). Run with" in words
+    assert "(Sum). Run one of them with" in words
     assert ": 1 part in" in words
 
 

@@ -256,7 +256,7 @@ class Trace:
         doubtful = {
             i
             for i, use in enumerate(self.uses)
-            if n > 1 and (self.graph.irregular or (use.rows != n and keys[i] not in known))
+            if n > 1 and use.rows and (self.graph.irregular or (use.rows != n and keys[i] not in known))
         }
         if doubtful:
             half = any(t.dtype in (torch.float16, torch.bfloat16) for t in (self.outputs, *(u.x for u in self.uses)))

@@ -80,7 +80,7 @@ class LayerUse(Use):
         return replace(self, names={a: name for a, name in self.names.items() if name not in names})
 
     def by_row(self, d: Float[Tensor, "y0 C *y"]) -> Float[Tensor, "rows C K"]:
-        return d.reshape(*d.shape[:2], -1)
+        return d.flatten(2) if d.dim() > 2 else d.unsqueeze(2)
 
     def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
         rows, x = self.shape[0], self.x
@@ -119,15 +119,11 @@ class GraphUse(Use):
         if self.rows == 0 or self.rows % n:
             raise NoRule(f"{self.rows} rows for {n} samples")
         rows = self.by_row(d)
+        rows = (_outward(rows, n) if inner else rows).unsqueeze(2)
         found = {}
         for name, part in self.parts.items():
-            x = None
-            if part.x is not None:
-                x = part.x.reshape(self.rows, *part.x.shape[part.x.dim() - part.axes :])
-                x = wide(x) if part.axes == 0 else x.to(d.dtype)
-            if inner:
-                x = None if x is None else _outward(x, n)
-            found[name] = part.make(x, (_outward(rows, n) if inner else rows).unsqueeze(2)).regroup(n)
+            x = part.by_row(self.rows, d.dtype)
+            found[name] = part.make(_outward(x, n) if inner and x is not None else x, rows).regroup(n)
         return found
 
 
@@ -146,6 +142,13 @@ class Part:
     width: int
     x: Tensor | None = None
     axes: int = 1
+
+    def by_row(self, rows: int, dtype: torch.dtype) -> Tensor | None:
+        """What each row meets; numbers, but not indices, in the format of the cotangents."""
+        if self.x is None:
+            return None
+        x = self.x.reshape(rows, *self.x.shape[self.x.dim() - self.axes :])
+        return x.to(dtype) if self.axes else x
 
 
 def read_graph(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[GraphUse], set[str]]:
