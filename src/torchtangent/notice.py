@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 
-_LIBRARIES = ("torchtangent", "torch", "contextlib", "functools")
+_LIBRARIES = ("torchtangent", "torch", "contextlib", "functools", "jaxtyping", "beartype")
 
 
 class TangentWarning(UserWarning):
