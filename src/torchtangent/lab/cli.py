@@ -90,6 +90,7 @@ def list_(study: StudyArgument = None) -> None:
     for item in studies:
         console.print(f"[bold]{item.key}[/]  {item.title}\n[bright_black]{item.reference}[/]", highlight=False)
         console.print(entries_table(item), "")
+    console.print("[bright_black]long: at smoke scale only with --long, or where --only names it[/]", highlight=False)
 
 
 @app.command()
