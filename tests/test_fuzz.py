@@ -89,7 +89,7 @@ class Architect:
         """One layer or one small structure."""
         rank = len(shape)
         same = [self.activation, self.norm, self.residual, self.repeated, self.scaled, self.prelu]
-        same += [self.merged, self.mixing] if rank == 2 else []
+        same += [self.merged, self.mixing, self.attending, self.recurrent, self.placed] if rank == 2 else []
         other = [self.linear, self.branches] + ([self.conv, self.transposed, self.pool] if rank == 3 else [])
         other += [self.conv1d, self.turn, self.average] if rank == 2 else []
         other += [self.flat] if rank > 1 else []
@@ -170,6 +170,37 @@ class Architect:
         """A linear layer across time."""
         lin = nn.Linear(shape[0], shape[0])
         return Wired(lambda self, x: self.lin(x.transpose(1, 2)).transpose(1, 2), lin=lin), shape
+
+    def attending(self, shape: Shape) -> tuple[nn.Module, Shape]:
+        """Attention to itself or to something else, with samples or time first."""
+        first, other = self.flag(), self.flag()
+        attend = nn.MultiheadAttention(shape[-1], 1, bias=self.flag(), batch_first=first)
+
+        def wiring(self: Wired, x: Tensor) -> Tensor:
+            q = x if first else x.transpose(0, 1)
+            k = torch.sin(q) if other else q
+            y = self.attend(q, k, k, need_weights=False)[0]
+            return x + (y if first else y.transpose(0, 1))
+
+        return Wired(wiring, attend=attend), shape
+
+    def recurrent(self, shape: Shape) -> tuple[nn.Module, Shape]:
+        first = self.flag()
+        layer = self.one_of([nn.RNN, nn.GRU, nn.LSTM])(shape[-1], shape[-1], bias=self.flag(), batch_first=first)
+        if first:
+            return Wired(lambda self, x: self.layer(x)[0], layer=layer), shape
+        return Wired(lambda self, x: self.layer(x.transpose(0, 1))[0].transpose(0, 1), layer=layer), shape
+
+    def placed(self, shape: Shape) -> tuple[nn.Module, Shape]:
+        """Positions, of more steps than there are, then x W, with samples or time first."""
+        first = self.flag()
+
+        def wiring(self: Wired, x: Tensor) -> Tensor:
+            h = x + self.place[:, 1:]
+            return h @ self.weight if first else (h.transpose(0, 1) @ self.weight).transpose(0, 1)
+
+        place, weight = parameter(1, shape[0] + 1, shape[1]), parameter(shape[1], shape[1])
+        return Wired(wiring, place=place, weight=weight), shape
 
     # -- layers that may change it
 
