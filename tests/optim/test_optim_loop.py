@@ -586,7 +586,7 @@ def test_by_default_no_rate_makes_the_loss_explode(make: Any, lr: float, damping
             opt.zero_grad()
             F.cross_entropy(model(x[batch]), y[batch]).backward()
             opt.step()
-    assert F.cross_entropy(model(x), y).item() < 3 * first
+    assert F.cross_entropy(model(x), y).item() < first
 
 
 def test_the_trust_region_knows_momentum() -> None:

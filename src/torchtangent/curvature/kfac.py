@@ -16,7 +16,7 @@ from torchtangent.curvature.representation import (
     Scope,
     resolve,
 )
-from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer, Scale
+from torchtangent.jacobians.factors import Lookup, Outer, is_bias_of
 from torchtangent.operators import KroneckerOperator
 
 
@@ -78,7 +78,7 @@ class KroneckerSum(Accumulator):
                     self.layers.append(LookupMoments(self.scope.space, name, layer))
                     del free[name]
                 elif isinstance(layer, Outer):
-                    bias = next((other for other in own if _shares_cotangents(layers[other], layer)), None)
+                    bias = next((other for other in own if is_bias_of(layers[other], layer)), None)
                     self.layers.append(OuterMoments(self.scope.space, name, layer, bias, self.sharing, thin=self.thin))
                     del free[name]
                     if bias is not None:
@@ -92,8 +92,3 @@ class KroneckerSum(Accumulator):
             for place, (left, right) in zip(layer.places, layer.factors(n), strict=True):
                 blocks.append((place, KroneckerOperator(left, right)))
         return blocks
-
-
-def _shares_cotangents(bias: LayerJacobian, weight: Outer) -> bool:
-    """Whether it is the bias of a weight: used where that is, and nowhere else."""
-    return isinstance(bias, Scale) and bias.x is None and () != bias.origin == weight.origin

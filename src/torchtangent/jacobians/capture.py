@@ -72,7 +72,6 @@ class Capture:
         self.push: Callable | None = None  # how J v is computed for this model (see products.py)
         self.state = self._state()
         self.signatures: dict[tuple, int] = {}  # the patterns of use that were checked, and with how many samples
-        self.verified = 0  # samples of the largest batch that was checked
         self.bytes_per_sample = (0, 0)  # of a trace: fixed, and for each cotangent
         self.output_shape = torch.Size()  # (C,) or (T, C), known once a batch was checked
         self._said: set[str] = set()
@@ -92,7 +91,7 @@ class Capture:
         n = batch_size(x)
         check_devices(self.model, x)
         self.check_unmoved()
-        if self.verified >= min(2, n):
+        if max(self.signatures.values(), default=0) >= min(2, n):
             return None
         trace = verify(self, x, samples=min(n, 2))
         return trace if n <= 2 else None

@@ -302,6 +302,13 @@ def zero(n: int, c: int, like: Tensor) -> Scale:
     return Scale(None, like.new_zeros(n, c, 0, like.numel()), like.shape)
 
 
+def is_bias_of(bias: LayerJacobian, weight: LayerJacobian) -> bool:
+    """Whether a bias has the cotangents of a weight."""
+    return (
+        isinstance(bias, Scale) and bias.x is None and isinstance(weight, Outer) and () != bias.origin == weight.origin
+    )
+
+
 def merge(uses: Sequence[LayerJacobian]) -> LayerJacobian:
     """The Jacobian of a parameter used several times: locations side by side where the uses are alike."""
     if len(uses) == 1:

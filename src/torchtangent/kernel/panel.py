@@ -10,11 +10,11 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from torchtangent.jacobians.factors import LayerJacobian
+from torchtangent.jacobians.factors import LayerJacobian, is_bias_of
 from torchtangent.kernel.contract import Formed
 from torchtangent.kernel.distributed import Ranks
 from torchtangent.kernel.precision import Precision
-from torchtangent.kernel.way import DifferentUse, Kept, Outputs, Way, is_bias_of
+from torchtangent.kernel.way import DifferentUse, Kept, Outputs, Way
 
 _ALIGN = 8  # matrix products are fastest when their edges are multiples of it
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
+from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer, is_bias_of
 from torchtangent.kernel.contract import Formed, Forming, Locations, Product, Tokens
 from torchtangent.kernel.panel import Part
 from torchtangent.kernel.pixels import Pixels
 from torchtangent.kernel.precision import Precision
-from torchtangent.kernel.way import Outputs, Way, inputs_of, is_bias_of
+from torchtangent.kernel.way import Outputs, Way, inputs_of
 from torchtangent.notice import warn
 
 _SHARE = 0.25  # of the memory that is free for work goes to captures and blocks, the rest to what is kept

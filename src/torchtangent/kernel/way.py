@@ -11,7 +11,7 @@ from typing import TypeVar
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.jacobians.factors import LayerJacobian, Outer, Scale
+from torchtangent.jacobians.factors import LayerJacobian, Outer
 
 Kept = Sequence[Tensor]
 Block = Float[Tensor, "B N R M Q"]  # Q = R, the rows of a second sample
@@ -99,13 +99,6 @@ class Way(ABC):
 
 
 L = TypeVar("L", bound=LayerJacobian)
-
-
-def is_bias_of(bias: LayerJacobian, weight: LayerJacobian) -> bool:
-    """Whether a bias has the cotangents of a weight."""
-    return (
-        isinstance(bias, Scale) and bias.x is None and isinstance(weight, Outer) and () != bias.origin == weight.origin
-    )
 
 
 def alike(layer: LayerJacobian, example: L) -> L:

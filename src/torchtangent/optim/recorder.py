@@ -18,6 +18,7 @@ from torchtangent.jacobians.call import eagerly
 from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import leaves
 from torchtangent.jacobians.rules import RULES, NoRule
+from torchtangent.jacobians.uses import wide
 from torchtangent.optim.witness import Witness
 
 
@@ -166,7 +167,7 @@ def factors(module: nn.Module, use: Use, n: int) -> dict[str, LayerJacobian]:
         )
     if rows == 0 or rows % n:
         raise NoRule(f"it saw {rows} rows for {n} samples")
-    found = RULES[type(module)](_as_it_was(module, use), _wide(use.x), _wide(use.d).unsqueeze(1))
+    found = RULES[type(module)](_as_it_was(module, use), wide(use.x), wide(use.d).unsqueeze(1))
     return found if rows == n else {name: jacobian.regroup(n) for name, jacobian in found.items()}
 
 
@@ -176,14 +177,9 @@ def _as_it_was(module: nn.Module, use: Use) -> nn.Module:
     if isinstance(module, _InstanceNorm):
         return type(module)(module.num_features, eps=module.eps) if own else module
     if isinstance(module, _BatchNorm) and own:
-        x = _wide(use.x)
+        x = wide(use.x)
         frozen = type(module)(module.num_features, eps=module.eps, affine=False)
         axes = [axis for axis in range(x.dim()) if axis != 1]
         frozen.running_var, frozen.running_mean = torch.var_mean(x, axes, correction=0)
         return frozen
     return module
-
-
-def _wide(t: Tensor) -> Tensor:
-    """Half precision becomes float32: sums are never taken below it."""
-    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
