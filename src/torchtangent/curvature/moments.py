@@ -47,6 +47,11 @@ class Moment:
         self.rows = []
         return self.total
 
+    def lower(self) -> Float[Tensor, "G I I"]:
+        """The sum itself, of which the lower triangle counts, for a moment that keeps no rows."""
+        assert self.total is not None
+        return self.total
+
     def operators(self, scale: float) -> list[Operator]:
         """`scale` times the sum, one operator for each group."""
         if self.total is None:

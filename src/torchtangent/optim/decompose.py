@@ -1,4 +1,4 @@
-"""Eigenvectors and inverses of second moments, which try again with more damping where they fail."""
+"""Eigenvectors and inverses of second moments (their lower triangles), which try again with more damping."""
 
 from __future__ import annotations
 

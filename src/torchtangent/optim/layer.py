@@ -42,7 +42,8 @@ class Layer(ABC):
     ) -> tuple[Float[Tensor, "G O O"], Float[Tensor, "G I I"]]:
         """B and A of `scale` times the per-sample gradients: this rank's part of the means over all n samples.
 
-        `share` is the part of the samples that this rank has.
+        Their lower triangles: what stands above may be anything finite. `share` is the part of the samples that this
+        rank has.
         """
 
     def thin(self, passes: Passes) -> bool:

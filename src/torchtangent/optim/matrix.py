@@ -13,10 +13,10 @@ from torch import Tensor
 
 from torchtangent.curvature.kronecker import OuterMoments
 from torchtangent.jacobians.factors import Outer
-from torchtangent.operators import Basis, Columns, DenseOperator, Space
+from torchtangent.operators import Basis, Columns, Space
 from torchtangent.optim.layer import Layer, Parts, Passes, Weight, each, product
 
-_LESS = 0.75  # of the multiplications: factors that need more of them are not looked at
+_LESS = 0.9  # of the multiplications: factors that need more of them are not looked at
 _ALIGNED = 16  # numbers: rows of a matrix that begin at multiples of this are multiplied faster
 
 
@@ -41,8 +41,7 @@ class Matrix(Layer):
         sums = self._sums(jacobians[0])
         for jacobian in jacobians:
             sums.add({self.key: jacobian})
-        B, A = zip(*((_matrix(left), _matrix(right)) for left, right in sums.factors(n)), strict=True)
-        return torch.stack(B).mul_(scale**2), torch.stack(A).mul_(share)
+        return sums.B.lower().mul_(scale**2 / n), sums.A.lower().mul_(share / sums.locations)
 
     def thin(self, passes: Passes) -> bool:
         jacobians = outers(self, passes)
@@ -56,8 +55,9 @@ class Matrix(Layer):
         self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], passes: Passes = ()
     ) -> Float[Tensor, "G O J"]:
         if (factors := self._factors(parts, left[0], right[0], passes)) is not None:
-            return _scaled_product(*factors).unsqueeze(0)
-        return product(self._half(left.mT, parts), right)
+            return _turned(*factors).unsqueeze(0)
+        half = self._half(left.mT, parts)
+        return product(half, right, out=_aligned(half, *half.shape))
 
     def project(
         self,
@@ -74,16 +74,16 @@ class Matrix(Layer):
             d, a = self._rotated_vectors(jacobians[0], left[0], right[0])
             less = 2 * len(d) < d.shape[1] + a.shape[1]
             c = self._multiple(mean, jacobians[0]) if less else None
-            g = self.rotate(mean, left, right) if c is None else _scaled_product(d.mT, a, c).unsqueeze(0)
+            g = self.rotate(mean, left, right) if c is None else _turned(d.mT, a, c).unsqueeze(0)
             # Σ_n (d aᵀ)² = (Σ_n d²)ᵀ a², entry by entry.
-            return g, _scaled_product(d.div_(unit).square_().mT, a.square_(), rescale).unsqueeze(0)
+            return g, _turned(d.div_(unit).square_().mT, a.square_(), rescale).unsqueeze(0)
         squares = summed([self._squares(jacobian, left / unit, right) for jacobian in jacobians])
         return self.rotate(mean, left, right), squares * rescale
 
     def back(
         self, turned: Float[Tensor, "G O J"], left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
     ) -> dict[str, Tensor]:
-        return self._other_half(product(left, turned), right)
+        return self._other_half(product(left, turned, out=_aligned(turned, *turned.shape)), right)
 
     def multiply(
         self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], passes: Passes = ()
@@ -111,11 +111,10 @@ class Matrix(Layer):
         if self.weight.bias is None:
             return product(left, W)
         b = parts[self.weight.bias].view(self.weight.groups, -1).to(W)
-        groups, rows, columns = W.shape
-        padded = W.new_empty(groups, rows, columns + _ALIGNED - columns % _ALIGNED)
-        product(left, W, out=padded[:, :, :columns])
-        padded[:, :, columns] = each(left, b)
-        return padded[:, :, : columns + 1]
+        half = _aligned(W, *W.shape[:2], W.shape[2] + 1)
+        product(left, W, out=half[:, :, :-1])
+        half[:, :, -1] = each(left, b)
+        return half
 
     def _other_half(self, half: Float[Tensor, "G O J"], right: Float[Tensor, "G I I"]) -> dict[str, Tensor]:
         """half rightᵀ, weight and bias apart: a slice of their product would have to be copied."""
@@ -140,7 +139,9 @@ class Matrix(Layer):
     def _rotated_vectors(self, jacobian: Outer, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """dᵀ left and [a 1] right, where each sample has one location."""
         d, a = jacobian.d[:, 0, 0, 0] @ left, jacobian.a[:, 0, 0]
-        return d, a @ right if self.weight.bias is None else torch.addmm(right[-1], a, right[:-1])
+        if self.weight.bias is None:
+            return d, a @ right
+        return d, torch.addmm(right[-1], a, right[:-1], out=_aligned(a, len(a), right.shape[1]))
 
     def _factors(
         self, mean: Parts, left: Float[Tensor, "O O"], right: Float[Tensor, "I I"], passes: Passes
@@ -158,24 +159,28 @@ class Matrix(Layer):
     def _multiple(self, mean: Parts, jacobian: Outer) -> float | None:
         """c if the mean gradient M is c Σ_n d [a 1]ᵀ; None if it is not: anyone may change gradients.
 
-        Compared by a random vector on either side of W (with one on the right alone all gradients of one sample, or of
-        one output, would be multiples of each other) and by the bias, each against the rounding of its terms. Where it
-        holds, M can be multiplied by way of its factors, less work for small batches. Not on GPUs, which would wait
-        for it.
+        Compared by a random vector on its left, and, unless c = 1, by one on its right (all gradients of one sample
+        would be multiples of each other), against the rounding of the terms. Where it holds, M can be multiplied by
+        way of its factors, less work for small batches. Not on GPUs, which would wait for it.
         """
         W, d, a = mean[self.key].flatten(1), jacobian.d[:, 0, 0, 0], jacobian.a[:, 0, 0]
         if W.device.type != "cpu" or d.dtype != W.dtype:
             return None
-        left, right = _direction(W.shape[0], W.dtype), _direction(W.shape[1], W.dtype)
-        size = torch.linalg.vector_norm(d)
-        unit = size * torch.linalg.vector_norm(a)
-        pairs = [(left @ W, (d @ left) @ a, unit), (W @ right, (a @ right) @ d, unit)]
-        if self.weight.bias is not None:
-            pairs.append((mean[self.weight.bias].to(W), d.sum(0), size * math.sqrt(len(d))))
-        found, v = (torch.cat([pair[i] / pair[2] for pair in pairs]) for i in (0, 1))
-        c = float(found @ v) / max(float(v @ v), torch.finfo(v.dtype).tiny)
-        error = torch.linalg.vector_norm(found.sub_(v, alpha=c))
-        return c if error <= 30 * torch.finfo(v.dtype).eps * abs(c) else None
+        b = None if self.weight.bias is None else mean[self.weight.bias].to(W)
+        left = _direction(W.shape[0], W.dtype)
+        s, length, count = d @ left, _norm(a), math.sqrt(len(a))
+        pairs = [(left @ W, s @ a, _norm(s) * length)]
+        if b is not None:
+            pairs.append((left @ b, s.sum(), _norm(s) * count))
+        if _are_multiples(pairs, 1.0):  # as autograd left it
+            return 1.0
+        right = _direction(W.shape[1], W.dtype)
+        pairs.append((W @ right, (a @ right) @ d, _norm(d) * length))
+        if b is not None:
+            pairs.append((b, d.sum(0), _norm(d) * count))
+        c = sum(float(found.mul(v).sum()) / unit**2 for found, v, unit in pairs)
+        c /= max(sum((_norm(v) / unit) ** 2 for _, v, unit in pairs), torch.finfo(W.dtype).tiny)
+        return c if _are_multiples(pairs, c) else None
 
 
 def outers(layer: Layer, passes: Passes) -> list[Outer]:
@@ -190,11 +195,34 @@ def size_of(jacobians: list[Outer]) -> Tensor:
     return torch.stack(sizes).amax().clamp(min=torch.finfo(sizes[0].dtype).tiny)
 
 
-def _scaled_product(a: Float[Tensor, "X Y"], b: Float[Tensor, "Y Z"], by: float | Tensor) -> Float[Tensor, "X Z"]:
+def _scaled_product(
+    a: Float[Tensor, "X Y"], b: Float[Tensor, "Y Z"], by: float | Tensor, out: Tensor | None = None
+) -> Float[Tensor, "X Z"]:
     """a b, scaled; on a CPU while it is multiplied. On GPUs to know a number means to wait for it."""
     if a.is_cuda:
-        return (a @ b).mul_(by)
-    return torch.addmm(a.new_empty(()), a, b, beta=0, alpha=float(by))
+        return torch.mm(a, b, out=out).mul_(by)
+    return torch.addmm(a.new_empty(()), a, b, beta=0, alpha=float(by), out=out)
+
+
+def _turned(a: Float[Tensor, "X Y"], b: Float[Tensor, "Y Z"], by: float | Tensor) -> Float[Tensor, "X Z"]:
+    """The same in aligned rows, for what will be turned back."""
+    return _scaled_product(a, b, by, out=_aligned(a, a.shape[0], b.shape[1]))
+
+
+def _are_multiples(pairs: list[tuple[Tensor, Tensor, float]], c: float) -> bool:
+    """Whether the first of each is c times the second, up to the rounding of terms whose size is the third."""
+    error = math.hypot(*(_norm(torch.sub(found, v, alpha=c)) / unit for found, v, unit in pairs))
+    return error <= 30 * torch.finfo(pairs[0][0].dtype).eps * abs(c)
+
+
+def _norm(t: Tensor) -> float:
+    return max(float(torch.linalg.vector_norm(t)), 1e-60)  # to divide by, also by its square
+
+
+def _aligned(like: Tensor, *shape: int) -> Tensor:
+    """An empty tensor whose rows are a little longer, to begin where they are multiplied faster."""
+    *rows, columns = shape
+    return like.new_empty(*rows, math.ceil(columns / _ALIGNED) * _ALIGNED)[..., :columns]
 
 
 def _vectors(jacobian: Outer) -> bool:
@@ -211,8 +239,3 @@ def _direction(size: int, dtype: torch.dtype) -> Float[Tensor, "I"]:
 
 def summed(tensors: list[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.stack(tensors).sum(0)
-
-
-def _matrix(operator: object) -> Tensor:
-    assert isinstance(operator, DenseOperator)
-    return operator.matrix
