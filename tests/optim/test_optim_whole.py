@@ -284,23 +284,23 @@ def test_options_of_all_are_none_of_a_group() -> None:
 
 
 def test_parameters_without_rules_are_said_once() -> None:
-    class Attending(nn.Module):
+    class Recurrent(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.attention, self.head = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 3)
+            self.first, self.head = nn.GRU(4, 4, batch_first=True), nn.Linear(4, 3)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.attention(x, x, x)[0].mean(1))
+            return self.head(self.first(x)[0].mean(1))
 
-    model, x, y = Attending().double(), torch.randn(N, 5, 4).double(), torch.randint(0, 3, (N,))
+    model, x, y = Recurrent().double(), torch.randn(N, 5, 4).double(), torch.randint(0, 3, (N,))
     with pytest.warns(tt.TangentWarning) as caught:
         opt = EKFAC(model, LR, EPS)
     assert len(caught) == 1
-    assert "attention.out_proj.bias (MultiheadAttention): 4 of 6 parameters keep their plain" in str(caught[0].message)
+    assert "first.bias_hh_l0 (GRU): 4 of 6 parameters keep their plain" in str(caught[0].message)
     model.head.requires_grad_(False)
     step(model, opt, x, y)
     step(model, opt, x, y)
-    assert "attention.out_proj.weight  plain gradient (no rule for MultiheadAttention)" in opt.explain()
+    assert "first.weight_ih_l0  plain gradient (no rule for GRU)" in opt.explain()
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,17 @@ class User(NamedTuple):
 class Graph:
     """All nodes behind f.
 
+    Args:
+        f: The result.
+        inputs: Tensors behind which nothing is looked at.
+
     Attributes:
         nodes: Those that are no leaves.
         users: Who uses a node, or a leaf (by its id).
     """
 
-    def __init__(self, f: Tensor) -> None:
+    def __init__(self, f: Tensor, inputs: Iterable[Tensor] = ()) -> None:
+        ends = {t.grad_fn for t in inputs}
         self.nodes: set[Node] = set()
         self.users: dict[Node | int, list[User]] = defaultdict(list)
         stack = [] if f.grad_fn is None else [f.grad_fn]
@@ -41,7 +46,7 @@ class Graph:
                     continue
                 leaf = getattr(node, "variable", None) if type(node).__name__ == "AccumulateGrad" else None
                 self.users[node if leaf is None else id(leaf)].append(User(user, argument, result))
-                if leaf is None and node not in self.nodes:
+                if leaf is None and node not in self.nodes and node not in ends:
                     self.nodes.add(node)
                     stack.append(node)
 

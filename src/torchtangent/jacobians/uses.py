@@ -95,14 +95,13 @@ class LayerUse(Use):
 
 @dataclass(frozen=True, eq=False)
 class GraphUse(Use):
-    """One operation of the graph whose output is rows of a `width`, and how Jacobians are made, by parameter."""
+    """One operation of the graph."""
 
-    width: int
-    parts: dict[str, Part]
+    of: Operation
 
     @property
     def params(self) -> tuple[str, ...]:
-        return tuple(self.parts)
+        return tuple(self.of.parts)
 
     @property
     def key(self) -> object:
@@ -110,12 +109,29 @@ class GraphUse(Use):
 
     @property
     def rows(self) -> int:
-        return self.shape.numel() // self.width
+        return self.of.rows
 
     def by_row(self, d: Float[Tensor, "y0 C *y"]) -> Float[Tensor, "rows C K"]:
+        return self.of.by_row(d)
+
+    def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
+        return self.of.factors(d, n, inner=inner)
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """What an operation does with parameters: its output is `rows` of a `width`. It knows no node of the graph."""
+
+    rows: int
+    width: int
+    parts: dict[str, Part]
+
+    def by_row(self, d: Float[Tensor, "y0 C *y"]) -> Float[Tensor, "rows C K"]:
+        """Cotangents of the output, row by row."""
         return d.movedim(1, 0).reshape(d.shape[1], -1, self.width).transpose(0, 1)
 
     def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
+        """The Jacobians of its parameters (see `Use.factors`)."""
         if self.rows == 0 or self.rows % n:
             raise NoRule(f"{self.rows} rows for {n} samples")
         rows = self.by_row(d)
@@ -169,7 +185,9 @@ def read_graph(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[GraphUs
     uses = []
     for (node, width), together in found.items():
         x = next((part.x for part in together.values() if part.x is not None), torch.empty(0))
-        uses.append(GraphUse(x, GradientEdge(node, 0), _shape(node), width, together))
+        shape = _shape(node)
+        operation = Operation(shape.numel() // width, width, together)
+        uses.append(GraphUse(x, GradientEdge(node, 0), shape, operation))
     return uses, unknown
 
 
@@ -285,6 +303,7 @@ _OPERATIONS: dict[str, Callable[[Any, int, Tensor, torch.Size], Part]] = {
 
 _VIEWS: dict[str, Callable[[Any, Tensor], list[Tensor]]] = {
     "AliasBackward0": lambda node, t: [t],
+    "ToCopyBackward0": lambda node, t: [_cast(node, t)],
     "TBackward0": lambda node, t: [t.t()],
     "TransposeBackward0": lambda node, t: [t.transpose(_signed(node._saved_dim0), _signed(node._saved_dim1))],
     "ViewBackward0": lambda node, t: [t.view(_shape(node))],
@@ -294,6 +313,14 @@ _VIEWS: dict[str, Callable[[Any, Tensor], list[Tensor]]] = {
     "SplitBackward0": lambda node, t: list(t.split(node._saved_split_size, _signed(node._saved_dim))),
     "SplitWithSizesBackward0": lambda node, t: list(t.split(list(node._saved_split_sizes), _signed(node._saved_dim))),
 }
+
+
+def _cast(node: Any, t: Tensor) -> Tensor:
+    """In another format, as under autocast."""
+    here, before = node._input_metadata[0], node.next_functions[0][0]._input_metadata[0]
+    if here.device != before.device:
+        raise NoRule("copied to another device")
+    return t
 
 
 def _sliced(node: Any, t: Tensor) -> Tensor:

@@ -114,15 +114,13 @@ class Weight:
     order: tuple[int, ...]
 
     @classmethod
-    def of(cls, module: nn.Module, name: str, bias: str | None) -> Weight:
-        """The weight of a Linear layer or a convolution."""
-        W = module.weight
-        assert isinstance(W, Tensor)
-        order = tuple(range(W.dim()))
+    def of(cls, module: nn.Module, shape: torch.Size, name: str, bias: str | None) -> Weight:
+        """A weight of a Linear layer, a convolution or attention."""
+        order = tuple(range(len(shape)))
         if isinstance(module, _ConvTransposeNd):
             order = (1, 0, *order[2:])
         groups = module.groups if isinstance(module, _ConvNd) else 1
-        return cls(name, bias, W.shape, groups, order)
+        return cls(name, bias, shape, groups, order)
 
     @cached_property
     def names(self) -> tuple[str, ...]:

@@ -13,10 +13,11 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from torchtangent.jacobians.factors import LayerJacobian, merge
 from torchtangent.jacobians.rules import RULES, NoRule
+from torchtangent.optim.attention import MATRICES, projection_of
 from torchtangent.optim.channels import Channels
 from torchtangent.optim.layer import Layer, Weight
 from torchtangent.optim.matrix import Matrix
-from torchtangent.optim.recorder import Batch, factors
+from torchtangent.optim.recorder import Batch
 from torchtangent.optim.vector import Vector
 
 RESTS = ("block", "diagonal", "plain")
@@ -59,17 +60,17 @@ class Plan:
                 places[name] += 1
                 plan.shapes[name] = p.shape
                 owner.setdefault(name, module)
-                if type(module) in RULES and attribute in ("weight", "bias"):
-                    plan.modules[path] = module
-                    plan.homes.setdefault(name, []).append((path, attribute))
+                if place := _place(model, path, attribute):
+                    plan.modules[place[0]] = model.get_submodule(place[0])
+                    plan.homes.setdefault(name, []).append(place)
         for name, module in owner.items():
             home = plan.homes.get(name, [])
             if len(home) != places[name]:
                 plan.plain[name] = f"{NO_RULE}{_kind(module)}"
-            elif home[0][1] == "weight" and isinstance(module, nn.Linear | _ConvNd):
-                bias = names.get(id(module._parameters.get("bias")))
+            elif (kind := home[0][1]) in MATRICES or (kind == "weight" and isinstance(module, nn.Linear | _ConvNd)):
+                bias = names.get(id(module._parameters.get("in_proj_bias" if kind == "in_proj_weight" else "bias")))
                 joint = bias is not None and places[name] == places[bias] == 1
-                plan.layers.append(_linear(module, Weight.of(module, name, bias if joint else None), sua=sua))
+                plan.layers.append(_linear(module, plan.shapes[name], name, bias if joint else None, sua=sua))
         plan._add_rest(owner, places, rest)
         plan._forget_unused()
         return plan
@@ -104,14 +105,14 @@ class Plan:
             if path not in self.modules:
                 continue
             try:
-                by_path[path] = [factors(self.modules[path], use, batch.samples) for use in uses]
+                by_path[path] = [use.factors(self.modules[path], batch.samples) for use in uses]
             except NoRule as why:
                 if path in welcome:
                     continue
                 for name in [name for name, home in self.homes.items() if path in dict(home)]:
                     self.demote(name, f"{path or 'the model'}: {why}")
         for name, home in list(self.homes.items()):
-            pieces = [use[attribute] for path, attribute in home for use in by_path.get(path, [])]
+            pieces = [use[key] for path, key in home for use in by_path.get(path, []) if key in use]
             if len({(type(p), getattr(p, "order", ()), getattr(p, "groups", 1)) for p in pieces}) > 1:
                 self.demote(name, "tied between layers of different kinds")
             elif pieces:
@@ -161,8 +162,16 @@ def _kind(module: nn.Module) -> str:
     return "MultiheadAttention" if isinstance(module, NonDynamicallyQuantizableLinear) else type(module).__name__
 
 
-def _linear(module: nn.Module, weight: Weight, *, sua: bool) -> Layer:
-    taps = module.weight[0, 0].numel()  # type: ignore[index]
-    if sua and taps > 1 and isinstance(module, _ConvNd) and not isinstance(module, _ConvTransposeNd):
+def _linear(module: nn.Module, shape: torch.Size, name: str, bias: str | None, *, sua: bool) -> Layer:
+    weight = Weight.of(module, shape, name, bias)
+    taps = shape[2:].numel()
+    if sua and taps > 1 and not isinstance(module, _ConvTransposeNd):
         return Channels(weight, taps)
     return Matrix(weight)
+
+
+def _place(model: nn.Module, path: str, attribute: str) -> tuple[str, str] | None:
+    """The path of the layer that is recorded for a parameter, and the parameter's name in it."""
+    if type(model.get_submodule(path)) in RULES and attribute in ("weight", "bias"):
+        return path, attribute
+    return projection_of(model, path, attribute)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils.hooks import RemovableHandle
@@ -19,15 +20,39 @@ from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import leaves
 from torchtangent.jacobians.rules import RULES, NoRule
 from torchtangent.jacobians.uses import wide
+from torchtangent.optim.attention import Projection, Unread, projections, samples_of
 from torchtangent.optim.witness import Witness
 
 
-class Use(NamedTuple):
-    """One call of a layer: its input, the cotangent of its output, and whether the layer was in training mode."""
+class Use(Protocol):
+    """One use of a layer's parameters, once the cotangent of its output has arrived."""
+
+    @property
+    def d(self) -> Tensor:
+        """The cotangent."""
+
+    def factors(self, module: nn.Module, n: int) -> dict[str, LayerJacobian]:
+        """The factors of the layer's parameters, by their names in it, in a batch of n samples."""
+
+
+class Call(NamedTuple):
+    """One call of a layer with a rule: its input, the cotangent, and whether the layer was in training mode."""
 
     x: Tensor
     d: Tensor
     training: bool
+
+    def factors(self, module: nn.Module, n: int) -> dict[str, LayerJacobian]:
+        rows = len(self.x)
+        axes = len(getattr(module, "normalized_shape", ()))
+        if self.d.dim() == 0 or rows != len(self.d) or self.x.dim() <= axes:
+            raise NoRule(
+                f"from {tuple(self.x.shape)} to {tuple(self.d.shape)} it kept no sample axis, which should be the first"
+            )
+        if rows == 0 or rows % n:
+            raise NoRule(f"it saw {rows} rows for {n} samples")
+        found = RULES[type(module)](_as_it_was(module, self), wide(self.x), wide(self.d).unsqueeze(1))
+        return found if rows == n else {name: jacobian.regroup(n) for name, jacobian in found.items()}
 
 
 @dataclass(eq=False)
@@ -75,7 +100,7 @@ class Recorder:
         self._params = list(params.values())
         self._handles = [model.register_forward_pre_hook(self._begin, with_kwargs=True)]
         for path, module in layers.items():
-            hook = partial(self._seen, path)
+            hook = partial(self._attended if isinstance(module, nn.MultiheadAttention) else self._seen, path)
             self._handles.append(module.register_forward_hook(hook, prepend=True, with_kwargs=True))
 
     @property
@@ -130,14 +155,33 @@ class Recorder:
 
     @eagerly
     def _seen(self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], y: Any) -> None:
+        """A layer with a rule was called."""
         x = args[0] if args else kwargs.get("input")
-        if not (isinstance(y, Tensor) and y.requires_grad and isinstance(x, Tensor) and x.dim() and self._handles):
+        if isinstance(y, Tensor) and y.requires_grad and isinstance(x, Tensor) and x.dim() and self._handles:
+            x, training = x.detach(), module.training
+            self._expect(y.register_hook, path, len(x), lambda d: Call(x, d, training))
+
+    @eagerly
+    def _attended(self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], y: Any) -> None:
+        """Attention was called."""
+        assert isinstance(module, nn.MultiheadAttention)
+        y = y[0]
+        if not (y.requires_grad and self._handles):
             return
+        samples, found = samples_of(module, args, kwargs), projections(module, args, kwargs, y)
+        if found is None:
+            self._expect(y.register_hook, path, samples, Unread)
+            return
+        for node, operation in found:
+            self._expect(partial(_hook_node, node), path, samples, partial(Projection, operation, samples))
+
+    def _expect(self, register: Callable[[Callable], Any], path: str, rows: int, make: Callable[[Tensor], Use]) -> None:
+        """Register a hook for a cotangent that belongs to the current batch."""
         batch = self._current
         if batch is None or (batch in self.batches and not _in_backward()):
             # Only a part of the model was called: the first layer's input tells the number of samples.
-            batch = self._open(len(x))
-        x, training, call = x.detach(), module.training, batch.opened
+            batch = self._open(rows)
+        call = batch.opened
 
         def arrived(d: Tensor) -> None:
             if not self.attached:
@@ -148,9 +192,14 @@ class Recorder:
             batch.again = batch.again or d.requires_grad
             if path in self.wanted or path in self.welcome:
                 # d itself where it has no graph: autograd then knows that it may not be written over.
-                batch.uses[path].append(Use(x, d.detach() if d.requires_grad else d, training))
+                batch.uses[path].append(make(d.detach() if d.requires_grad else d))
 
-        y.register_hook(arrived)
+        register(arrived)
+
+
+def _hook_node(node: Node, arrived: Callable[[Tensor], None]) -> None:
+    """Have it told the cotangent of a node's output. It must not know the node itself, or neither would ever go."""
+    node.register_prehook(lambda grads: arrived(grads[0]))
 
 
 def _in_backward() -> bool:
@@ -158,20 +207,7 @@ def _in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-def factors(module: nn.Module, use: Use, n: int) -> dict[str, LayerJacobian]:
-    """The factors of a layer's parameters for one use in a batch of n samples, by the layer's rule."""
-    rows = len(use.x)
-    if use.d.dim() == 0 or len(use.x) != len(use.d) or use.x.dim() <= len(getattr(module, "normalized_shape", ())):
-        raise NoRule(
-            f"from {tuple(use.x.shape)} to {tuple(use.d.shape)} it kept no sample axis, which should be the first"
-        )
-    if rows == 0 or rows % n:
-        raise NoRule(f"it saw {rows} rows for {n} samples")
-    found = RULES[type(module)](_as_it_was(module, use), wide(use.x), wide(use.d).unsqueeze(1))
-    return found if rows == n else {name: jacobian.regroup(n) for name, jacobian in found.items()}
-
-
-def _as_it_was(module: nn.Module, use: Use) -> nn.Module:
+def _as_it_was(module: nn.Module, use: Call) -> nn.Module:
     """The layer as a function of its parameters: in training mode a norm takes its statistics from the batch."""
     own = use.training or getattr(module, "running_mean", None) is None
     if isinstance(module, _InstanceNorm):

@@ -1,0 +1,75 @@
+"""Attention's projections: no layer's hook sees them, but the graph between its inputs and its output does."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from torchtangent.jacobians.factors import LayerJacobian
+from torchtangent.jacobians.graph import Graph
+from torchtangent.jacobians.inputs import leaves
+from torchtangent.jacobians.rules import NoRule
+from torchtangent.jacobians.uses import Operation, read_graph, wide
+
+MATRICES = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "out_proj.weight")
+PROJECTIONS = (*MATRICES, "in_proj_bias", "out_proj.bias")
+
+
+class Projection(NamedTuple):
+    """One product with a projection: what it does, the samples that attention saw, and the cotangent of its output.
+
+    Samples are the inner axis of its rows: tokens come first in there, whatever `batch_first` says.
+    """
+
+    of: Operation
+    samples: int
+    d: Tensor
+
+    def factors(self, module: nn.Module, n: int) -> dict[str, LayerJacobian]:
+        """Of n samples of the model, each of which may be several of attention's (windows of an image)."""
+        if self.samples % n:
+            raise NoRule(f"it saw {self.samples} samples for {n} of the model")
+        found = self.of.factors(wide(self.d).unsqueeze(1), self.samples, inner=True)
+        return {name: jacobian.regroup(n) for name, jacobian in found.items()}
+
+
+class Unread(NamedTuple):
+    """A call of attention that was computed in another way, compiled for instance."""
+
+    d: Tensor
+
+    def factors(self, module: nn.Module, n: int) -> dict[str, LayerJacobian]:
+        raise NoRule("its products cannot be read off autograd's graph (was it compiled?)")
+
+
+def projections(
+    module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any], y: Tensor
+) -> list[tuple[Node, Operation]] | None:
+    """The products with projections that are trained; None if they cannot be read."""
+    trained = {name: p for name, p in module.named_parameters() if name in PROJECTIONS and p.requires_grad}
+    uses, unknown = read_graph(Graph(y, leaves(args) + leaves(kwargs)), trained)
+    return None if unknown else [(use.edge.node, use.of) for use in uses]
+
+
+def samples_of(module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """How many sequences attention sees; of a single one every token counts."""
+    query = args[0] if args else kwargs["query"]
+    return query.shape[1 if query.dim() == 3 and not module.batch_first else 0]
+
+
+def projection_of(model: nn.Module, path: str, attribute: str) -> tuple[str, str] | None:
+    """Where a parameter stands, as (path of the attention, name in it), if it is one of attention's projections.
+
+    The last one is a layer in there, which is never called; attention computes with its weight.
+    """
+    module = model.get_submodule(path)
+    if type(module) is nn.MultiheadAttention and attribute in PROJECTIONS:
+        return path, attribute
+    outer, _, own = path.rpartition(".")
+    last = type(module) is NonDynamicallyQuantizableLinear and own == "out_proj"
+    if last and type(model.get_submodule(outer)) is nn.MultiheadAttention:
+        return outer, f"out_proj.{attribute}"
+    return None
