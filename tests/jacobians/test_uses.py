@@ -42,6 +42,11 @@ def first(m: Any, x: Tensor) -> Tensor:
     return m.attend(x, x, x)[0].mean(0)
 
 
+def words(x: Tensor) -> Tensor:
+    """Numbers as words."""
+    return x[..., 0].mul(4).long() % 9
+
+
 def recurrent(kind: type[nn.RNNBase], **options: Any) -> Callable[[], nn.Module]:
     layer = kind(D, 4, **options)
     return lambda: Written(lambda m, x: torch.tanh(m.layer(x)[0]).flatten(1)[:, -3:], layer=layer)
@@ -63,6 +68,20 @@ READ: dict[str, Callable[[], nn.Module]] = {
     ),
     "encoder": lambda: Written(
         lambda m, x: m.encoder(x)[:, 0], encoder=nn.TransformerEncoderLayer(D, 2, 8, 0.0, batch_first=True)
+    ),
+    "encoder, tokens first": lambda: Written(
+        lambda m, x: m.encoder(x.transpose(0, 1))[0], encoder=nn.TransformerEncoderLayer(D, 2, 8, 0.0)
+    ),
+    "layers, tokens first": lambda: Written(
+        lambda m, x: m.norm(m.last(torch.tanh(m.words(words(x).T) + m.linear(x.transpose(0, 1))))).square().sum(0),
+        words=nn.Embedding(9, 4),
+        linear=nn.Linear(D, 4),
+        last=nn.Linear(4, 3, bias=False),
+        norm=nn.LayerNorm(3),
+    ),
+    "windows": lambda: Written(
+        lambda m, x: m.linear(x.unflatten(2, (2, -1)).flatten(0, 1)).sin().unflatten(0, (len(x), -1)).mean((1, 2)),
+        linear=nn.Linear(D // 2, 3),
     ),
     "class token": lambda: Written(
         lambda m, x: torch.tanh(torch.cat([m.token.expand(len(x), -1, -1), x], 1)).sum(1), token=(1, 1, D)
@@ -140,7 +159,7 @@ class Language(nn.Module):
         self.before, self.mix, self.out, self.after = RMS(D), RowVectors(D, 3 * D), RowVectors(D, D), RMS(D)
 
     def forward(self, x: Tensor) -> Tensor:
-        index = x[..., 0].mul(4).long() % 9
+        index = words(x)
         h = self.words(index) + self.places[:, : index.shape[1]]
         q, k, v = (t.unflatten(2, (2, -1)).transpose(1, 2) for t in self.mix(self.before(h)).split(D, -1))
         h = h + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))

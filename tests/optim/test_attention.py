@@ -196,6 +196,64 @@ def test_a_whole_transformer_keeps_no_plain_gradient() -> None:
     assert losses[-1] < 0.7 * losses[0]
 
 
+class Reader(nn.Module):
+    """A transformer that reads words."""
+
+    def __init__(self, *, batch_first: bool) -> None:
+        super().__init__()
+        self.batch_first, self.words = batch_first, nn.Embedding(9, E)
+        layer = nn.TransformerEncoderLayer(E, HEADS, 8, dropout=0.0, batch_first=batch_first)
+        self.encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(E), enable_nested_tensor=False)
+        self.head = nn.Linear(E, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.words(x)
+        return self.head(self.encoder(x).mean(1) if self.batch_first else self.encoder(x.transpose(0, 1)).mean(0))
+
+
+@pytest.mark.parametrize(("samples", "tokens"), [(6, 5), (4, 8), (4, 4), (8, 4)])
+def test_tokens_may_come_first(samples: int, tokens: int) -> None:
+    """Also where their number is a multiple of that of the samples."""
+    model, other = Reader(batch_first=True).double(), Reader(batch_first=False).double()
+    other.load_state_dict(model.state_dict())
+    x, y = torch.randint(0, 9, (samples, tokens)), torch.randint(0, 3, (samples,))
+    for one in (model, other):
+        opt = METHODS["ekfac"](one, LR, EPS)
+        step(one, opt, x, y)
+        assert "plain" not in opt.explain()
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("tokens", [5, 12])
+def test_tokens_first_in_layers_of_ones_own(tokens: int) -> None:
+    """Only where it can be told: with a multiple of the number of samples it cannot."""
+
+    class Own(nn.Module):
+        def __init__(self, *, swapped: bool) -> None:
+            super().__init__()
+            self.first, self.norm, self.head = nn.Linear(E, 4), nn.LayerNorm(4), nn.Linear(4, 3)
+            self.swapped = swapped
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.norm(torch.tanh(self.first(x.transpose(0, 1) if self.swapped else x)))
+            return self.head(y.square().mean(0 if self.swapped else 1))
+
+    model, other = Own(swapped=False).double(), Own(swapped=True).double()
+    other.load_state_dict(model.state_dict())
+    x, y = data(tokens=tokens)
+    step(model, METHODS["ekfac"](model, LR, EPS), x, y)
+    opt = METHODS["ekfac"](other, LR, EPS)
+    if tokens % N:
+        step(other, opt, x, y)
+        for p, q in zip(model.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-8)
+    else:
+        with pytest.warns(tt.TangentWarning, match="either of two axes could be that of 6 samples"):
+            step(other, opt, x, y)
+        assert "first.weight  plain" in opt.explain()
+
+
 def test_only_some_projections() -> None:
     model, (x, y) = Attending(batch_first=True).double(), data()
     model.attention.in_proj_weight.requires_grad_(False)

@@ -171,7 +171,7 @@ class Trace:
     def __init__(self, capture: Capture, x: Inputs, f: Tensor, uses: list[LayerUse]) -> None:
         self.capture, self.x, self.graph_outputs = capture, x, f
         self.graph = Graph(f)
-        seen = [u for u in uses if u.edge.node in self.graph.nodes]
+        seen = [u.of_samples(len(f)) for u in uses if u.edge.node in self.graph.nodes]
         recorded = Counter(name for u in seen for name in u.params)
         used = {name: len(self.graph.users[id(p)]) for name, p in capture.params.items()}
         self.unused = [name for name, count in used.items() if count == 0]

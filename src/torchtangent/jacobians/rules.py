@@ -39,6 +39,16 @@ def rule(*types: type[nn.Module]) -> Callable[[Rule], Rule]:
     return register
 
 
+def row_axes(module: nn.Module, dims: int) -> int:
+    """How many of the `dims` axes of a layer's output, the first ones, it treats alike: all but those of its features.
+
+    One for other layers, and where there are no more.
+    """
+    if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+        return max(1, dims - len(module.normalized_shape))
+    return max(1, dims - 1) if isinstance(module, nn.Linear | nn.Embedding) else 1
+
+
 @rule(nn.Linear)
 def linear(module: nn.Linear, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
     """y[s] = W x[s] + b on any leading shape; all axes between samples and features are locations."""

@@ -21,7 +21,7 @@ from torch.autograd.graph import GradientEdge, Node
 
 from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer, Scale, outer
 from torchtangent.jacobians.graph import Graph
-from torchtangent.jacobians.rules import RULES, NoRule
+from torchtangent.jacobians.rules import RULES, NoRule, row_axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +62,16 @@ class Use(ABC):
 
 @dataclass(frozen=True, eq=False)
 class LayerUse(Use):
-    """One call of a layer that has a rule."""
+    """One call of a layer that has a rule.
+
+    Attributes:
+        names: attribute → parameter name, for the chosen parameters.
+        axes: The first axes of its output, all of which are rows.
+    """
 
     module: nn.Module
-    names: dict[str, str]  # attribute → parameter name, for the chosen parameters
+    names: dict[str, str]
+    axes: int = 1
 
     @property
     def params(self) -> tuple[str, ...]:
@@ -75,17 +81,31 @@ class LayerUse(Use):
     def key(self) -> object:
         return id(self.module)
 
+    @property
+    def rows(self) -> int:
+        return self.shape[: self.axes].numel()
+
     def without(self, names: Set[str]) -> LayerUse:
         """The same use, of fewer parameters."""
         return replace(self, names={a: name for a, name in self.names.items() if name not in names})
 
+    def of_samples(self, n: int) -> LayerUse:
+        """The same use in a batch of n samples: tokens may come first, and samples next."""
+        first = self.shape[0] == n and self.shape[1:2] != (n,)
+        return self if first else replace(self, axes=row_axes(self.module, len(self.shape)))
+
     def by_row(self, d: Float[Tensor, "y0 C *y"]) -> Float[Tensor, "rows C K"]:
+        d = self._rows(d)
         return d.flatten(2) if d.dim() > 2 else d.unsqueeze(2)
 
+    def _rows(self, d: Float[Tensor, "y0 C *y"]) -> Float[Tensor, "rows C *y"]:
+        return d.movedim(1, self.axes).flatten(0, self.axes - 1)
+
     def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
-        rows, x = self.shape[0], self.x
-        if x.dim() == 0 or len(x) != rows or rows == 0 or rows % n:
+        rows = self.rows
+        if self.x.shape[: self.axes].numel() != rows or self.x.dim() < self.axes or rows == 0 or rows % n:
             raise NoRule(f"{rows} rows for {n} samples")
+        x, d = self.x.flatten(0, self.axes - 1), self._rows(d)
         if inner:
             x, d = _outward(x, n), _outward(d, n)
         found = RULES[type(self.module)](self.module, wide(x), d)

@@ -126,17 +126,21 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """What has to be the same for the same numbers."""
         edges = {"edges1": list(self.edges[0]), "edges2": list(self.edges[1])}
-        return {**edges, "ways": self.ways, "batch": self.batch, "room": self.room}
+        return {**edges, "ways": self.ways, "panel": self.panel, "batch": self.batch, "room": self.room}
 
     def follow(self, task: Task, stored: Mapping[str, Any]) -> Plan:
-        """The plan of an earlier run, with as many samples kept at a time as fit today."""
+        """The plan of an earlier run. If as many samples cannot be kept today, fewer, which may change roundings."""
         edges = (tuple(stored["edges1"]), tuple(stored["edges2"]))
-        panel = max(1, self.panel * self.edges[0][1] // max(edges[0][1], edges[1][1]))
+        longest = max(edges[0][1], edges[1][1])
         if edges[0][1] > self.edges[0][1] or stored["batch"] > self.batch:
             warn(
                 f"The stored plan has tiles of {edges[0][1]} samples, captured {stored['batch']} at a time; "
                 f"{self.edges[0][1]} and {self.batch} fit into max_memory today. It is followed, with more memory.",
             )
+        fits = max(1, self.panel * self.edges[0][1] // longest)
+        everything = self.panel >= max(map(len, self.edges)) - 1
+        wanted = stored.get("panel", fits)
+        panel = wanted if everything else min(fits, wanted)
         parts = make_plan(task, stored["ways"]).parts
         return replace(self, parts=parts, edges=edges, panel=panel, batch=stored["batch"], room=stored["room"])
 

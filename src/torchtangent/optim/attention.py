@@ -60,6 +60,17 @@ def samples_of(module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dic
     return query.shape[1 if query.dim() == 3 and not module.batch_first else 0]
 
 
+def tokens_first(model: nn.Module) -> set[nn.Module]:
+    """The layers of torch's transformers that see tokens first and samples second, as they do by default."""
+    found: set[nn.Module] = set()
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+            found.update([] if module.self_attn.batch_first else module.modules())
+        elif isinstance(module, nn.TransformerEncoder | nn.TransformerDecoder) and module.norm is not None:
+            found.update([module.norm] if tokens_first(module.layers) else [])
+    return found
+
+
 def projection_of(model: nn.Module, path: str, attribute: str) -> tuple[str, str] | None:
     """Where a parameter stands, as (path of the attention, name in it), if it is one of attention's projections.
 

@@ -18,9 +18,9 @@ from torch.utils.hooks import RemovableHandle
 from torchtangent.jacobians.call import eagerly
 from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import leaves
-from torchtangent.jacobians.rules import RULES, NoRule
+from torchtangent.jacobians.rules import RULES, NoRule, row_axes
 from torchtangent.jacobians.uses import wide
-from torchtangent.optim.attention import Projection, Unread, projections, samples_of
+from torchtangent.optim.attention import Projection, Unread, projections, samples_of, tokens_first
 from torchtangent.optim.witness import Witness
 
 
@@ -36,23 +36,38 @@ class Use(Protocol):
 
 
 class Call(NamedTuple):
-    """One call of a layer with a rule: its input, the cotangent, and whether the layer was in training mode."""
+    """One call of a layer with a rule.
+
+    Attributes:
+        x: Its input.
+        d: The cotangent of its output.
+        training: Whether the layer was in training mode.
+        tokens_first: Whether it is known that samples are the second axis.
+    """
 
     x: Tensor
     d: Tensor
     training: bool
+    tokens_first: bool
 
     def factors(self, module: nn.Module, n: int) -> dict[str, LayerJacobian]:
-        rows = len(self.x)
-        axes = len(getattr(module, "normalized_shape", ()))
-        if self.d.dim() == 0 or rows != len(self.d) or self.x.dim() <= axes:
-            raise NoRule(
-                f"from {tuple(self.x.shape)} to {tuple(self.d.shape)} it kept no sample axis, which should be the first"
-            )
+        x, d = self._samples_first(module, n)
+        rows = len(x)
+        if d.dim() == 0 or rows != len(d) or x.dim() <= len(getattr(module, "normalized_shape", ())):
+            raise NoRule(f"from {tuple(x.shape)} to {tuple(d.shape)} it kept no sample axis, which should be the first")
         if rows == 0 or rows % n:
             raise NoRule(f"it saw {rows} rows for {n} samples")
-        found = RULES[type(module)](_as_it_was(module, self), wide(self.x), wide(self.d).unsqueeze(1))
+        found = RULES[type(module)](_as_it_was(module, self), wide(x), wide(d).unsqueeze(1))
         return found if rows == n else {name: jacobian.regroup(n) for name, jacobian in found.items()}
+
+    def _samples_first(self, module: nn.Module, n: int) -> tuple[Tensor, Tensor]:
+        """Where tokens come before samples, which is known or the only possibility, the other way round."""
+        rows = row_axes(module, self.d.dim()) > 1
+        if rows and not self.tokens_first and len(self.d) != n == self.d.shape[1] and len(self.d) % n == 0:
+            raise NoRule(f"of {tuple(self.d.shape)} either of two axes could be that of {n} samples")
+        if rows and (self.tokens_first or len(self.d) != n == self.d.shape[1]):
+            return self.x.transpose(0, 1), self.d.transpose(0, 1)
+        return self.x, self.d
 
 
 @dataclass(eq=False)
@@ -99,8 +114,11 @@ class Recorder:
         self.wanted = frozenset(layers)
         self._params = list(params.values())
         self._handles = [model.register_forward_pre_hook(self._begin, with_kwargs=True)]
+        swapped = tokens_first(model)
         for path, module in layers.items():
-            hook = partial(self._attended if isinstance(module, nn.MultiheadAttention) else self._seen, path)
+            hook: Callable[..., None] = partial(self._seen, path, tokens_first=module in swapped)
+            if isinstance(module, nn.MultiheadAttention):
+                hook = partial(self._attended, path)
             self._handles.append(module.register_forward_hook(hook, prepend=True, with_kwargs=True))
 
     @property
@@ -154,12 +172,21 @@ class Recorder:
         return now
 
     @eagerly
-    def _seen(self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], y: Any) -> None:
+    def _seen(
+        self,
+        path: str,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        y: Any,
+        *,
+        tokens_first: bool,
+    ) -> None:
         """A layer with a rule was called."""
         x = args[0] if args else kwargs.get("input")
         if isinstance(y, Tensor) and y.requires_grad and isinstance(x, Tensor) and x.dim() and self._handles:
             x, training = x.detach(), module.training
-            self._expect(y.register_hook, path, len(x), lambda d: Call(x, d, training))
+            self._expect(y.register_hook, path, len(x), lambda d: Call(x, d, training, tokens_first))
 
     @eagerly
     def _attended(self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], y: Any) -> None:
