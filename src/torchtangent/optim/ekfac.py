@@ -30,8 +30,9 @@ class EKFAC(Preconditioned):
       KFAC's eigenvalues with each new basis. Cheaper: samples are needed only when U is renewed.
 
     Samples are the first axis of the model's input, and of every layer's (a layer that sees n·k rows has k consecutive
-    ones for each of the n samples). Two calls of equally many samples before one backward are two views of the same
-    samples, with a warning; to accumulate gradients, call backward after each.
+    ones for each of the n samples), or the second where tokens come first, if that can be told. Two calls of equally
+    many samples before one backward are two views of the same samples, with a warning; to accumulate gradients, call
+    backward after each.
 
     A step that is too long makes the curvature of one batch stale before it is renewed: `kl_clip` bounds it, whatever
     the rate and momentum. Where it does (`opt.clipped` counts), `lr` and its schedule matter little. Where the loss

@@ -27,8 +27,9 @@ class KFAC(Preconditioned):
     eigenbasis.
 
     Samples are the first axis of the model's input, and of every layer's (a layer that sees n·k rows has k consecutive
-    ones for each of the n samples). Two calls of equally many samples before one backward are two views of the same
-    samples, with a warning; to accumulate gradients, call backward after each.
+    ones for each of the n samples), or the second where tokens come first, if that can be told. Two calls of equally
+    many samples before one backward are two views of the same samples, with a warning; to accumulate gradients, call
+    backward after each.
 
     Options are those of `EKFAC`, which says more about them.
 
