@@ -286,7 +286,9 @@ def test_float32() -> None:
     assert rough.c.dtype == rough.train_loss.dtype == torch.float32
     assert close(rough.train_loss.double(), exact.train_loss, 1e-5)
     f, g = rough.predict(K, f0=p.f0[:N], J0=p.J0[:N]), exact.predict(p.kernel["K"], f0=p.f0[:N], J0=p.J0[:N])
-    assert close(f.double(), g, 1e-5)
+    # The terms of K c cancel to a hundredth: it is they that float32 rounds.
+    terms = p.kernel["K"].abs()[:, :, 0, 0] @ exact.c.abs().view(N, -1)
+    assert float((f.double() - g).norm()) <= torch.finfo(torch.float32).eps * float(terms.norm())
 
 
 def test_theta0_elsewhere_and_labels_of_any_dtype() -> None:

@@ -98,7 +98,7 @@ class LayerUse(Use):
         d = self._rows(d)
         return d.flatten(2) if d.dim() > 2 else d.unsqueeze(2)
 
-    def _rows(self, d: Float[Tensor, "y0 C *y"]) -> Float[Tensor, "rows C *y"]:
+    def _rows(self, d: Float[Tensor, "y0 C *y"]) -> Float[Tensor, "rows C *row"]:
         return d.movedim(1, self.axes).flatten(0, self.axes - 1)
 
     def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,17 +22,6 @@ from torchtangent.jacobians.rules import RULES, NoRule, row_axes
 from torchtangent.jacobians.uses import wide
 from torchtangent.optim.attention import Projection, Unread, projections, samples_of, tokens_first
 from torchtangent.optim.witness import Witness
-
-
-class Use(Protocol):
-    """One use of a layer's parameters, once the cotangent of its output has arrived."""
-
-    @property
-    def d(self) -> Tensor:
-        """The cotangent."""
-
-    def factors(self, module: nn.Module, n: int) -> dict[str, LayerJacobian]:
-        """The factors of the layer's parameters, by their names in it, in a batch of n samples."""
 
 
 class Call(NamedTuple):
@@ -51,6 +40,7 @@ class Call(NamedTuple):
     tokens_first: bool
 
     def factors(self, module: nn.Module, n: int) -> dict[str, LayerJacobian]:
+        """The factors of the layer's parameters, by their names in it, in a batch of n samples."""
         x, d = self._samples_first(module, n)
         rows = len(x)
         if d.dim() == 0 or rows != len(d) or x.dim() <= len(getattr(module, "normalized_shape", ())):
@@ -68,6 +58,9 @@ class Call(NamedTuple):
         if rows and (self.tokens_first or len(self.d) != n == self.d.shape[1]):
             return self.x.transpose(0, 1), self.d.transpose(0, 1)
         return self.x, self.d
+
+
+Use = Call | Projection | Unread
 
 
 @dataclass(eq=False)
