@@ -207,3 +207,10 @@ def test_grouped_convolution_as_blocks() -> None:
     ]
     exact = torch.block_diag(*(torch.kron(L, R) for L, R in factors))
     close(BlockOperator(blocks, 24).dense(), exact, torch.float64)
+
+
+def test_names_say_what_an_operator_is_made_of() -> None:
+    D = DiagonalOperator(torch.ones(2))
+    blocks = BlockOperator([(Place.flat(0, 2), D), (Place.flat(2, 2), DenseOperator(torch.eye(2)))], size=4)
+    assert repr(D) == "DiagonalOperator(size=2, dtype=float32)"
+    assert repr(blocks) == "BlockOperator(size=4, dtype=float32, 1 DenseOperator, 1 DiagonalOperator)"

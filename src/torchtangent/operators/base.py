@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
@@ -266,7 +267,9 @@ class Operator(ABC):
         )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(size={self.size}, dtype={str(self.dtype).removeprefix('torch.')})"
+        inside = Counter(type(part).__name__ for part in parts(self, Operator))
+        words = [f"size={self.size}", f"dtype={str(self.dtype).removeprefix('torch.')}"]
+        return f"{type(self).__name__}({', '.join(words + [f'{n} {kind}' for kind, n in sorted(inside.items())])})"
 
     # ---------------------------------------------------------------------------------------- inside
 

@@ -29,14 +29,14 @@ def eigenbasis(M: Float[Tensor, "G n n"], what: str) -> tuple[Float[Tensor, "G n
 
 
 def inverse(M: Float[Tensor, "G n n"], shift: Float[Tensor, "G 1"], what: str) -> Float[Tensor, "G n n"]:
-    """(M + shift)⁻¹ of positive semi-definite matrices."""
+    """(M + shift)⁻¹ of positive semi-definite matrices, which are written over."""
 
     def invert(M: Tensor) -> Tensor:
-        return torch.cholesky_inverse(torch.linalg.cholesky(M))
+        L = torch.linalg.cholesky(M)
+        return torch.cholesky_inverse(L, out=L)
 
-    damped = M.clone()
-    damped.diagonal(dim1=1, dim2=2).add_(shift)
-    return _persist(invert, damped, what)
+    M.diagonal(dim1=1, dim2=2).add_(shift)
+    return _persist(invert, M, what)
 
 
 def _persist(compute: Callable[[Tensor], Found], M: Tensor, what: str) -> Found:
