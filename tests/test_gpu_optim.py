@@ -103,6 +103,41 @@ def test_norms_have_their_exact_block() -> None:
     torch.testing.assert_close(moved, LR * wanted, rtol=1e-7, atol=1e-9)
 
 
+def transformer() -> nn.Module:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    return nn.Sequential(nn.TransformerEncoder(layer, 2), nn.Flatten(), nn.Linear(5 * 8, 3))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_attention_is_preconditioned_as_on_the_cpu(method: str) -> None:
+    x, y = torch.randn(N, 5, 8).double(), torch.randint(0, 3, (N,))
+    here, there = transformer().double(), transformer().double().cuda()
+    train(here, METHODS[method](here, 0.1, EPS), x, y)
+    opt = METHODS[method](there, 0.1, EPS)
+    train(there, opt, x.cuda(), y.cuda())
+    assert "plain" not in opt.explain()
+    torch.testing.assert_close(flat(there).cpu(), flat(here), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_attention_under_autocast(dtype: torch.dtype) -> None:
+    model, x, y = transformer().cuda(), torch.randn(64, 5, 8).cuda(), torch.randint(0, 3, (64,)).cuda()
+    opt = EKFAC(model, 0.1, 0.1)
+    scaler = torch.amp.GradScaler("cuda", enabled=dtype == torch.float16)
+    losses = []
+    for _ in range(30):
+        opt.zero_grad()
+        with torch.autocast("cuda", dtype=dtype):
+            loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+        losses.append(float(loss.detach()))
+    assert "plain" not in opt.explain()
+    assert losses[-1] < 0.8 * losses[0]
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_resumed_run_is_the_same_run(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit, if torch itself is deterministic; the checkpoint may come from the CPU."""
