@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import torchtangent as tt
-from torchtangent.optim import EKFAC
+from torchtangent.optim import EKFAC, vector
 
 N, T, E, HEADS = 6, 5, 4, 2
 
@@ -175,12 +175,12 @@ def test_projections_of_other_widths() -> None:
     before = copy.deepcopy(model.state_dict())
     step(model, opt, x, y)
     said = opt.explain()
-    assert "plain" not in said
+    assert "mean gradients" not in said
     assert "attention.v_proj_weight    EKFAC, 4 × 5" in said
     assert all(not torch.equal(before[name], p) for name, p in model.state_dict().items())
 
 
-def test_a_whole_transformer_keeps_no_plain_gradient() -> None:
+def test_a_whole_transformer_is_preconditioned() -> None:
     layer = nn.TransformerEncoderLayer(E, HEADS, 8, dropout=0.1, batch_first=True)
     model = nn.Sequential(nn.TransformerEncoder(layer, 2), nn.Flatten(), nn.Linear(T * E, 3)).double()
     x, y = data(samples=16)
@@ -192,7 +192,7 @@ def test_a_whole_transformer_keeps_no_plain_gradient() -> None:
         loss.backward()
         opt.step()
         losses.append(float(loss.detach()))
-    assert "plain" not in opt.explain()
+    assert "mean gradients" not in opt.explain()
     assert losses[-1] < 0.7 * losses[0]
 
 
@@ -220,7 +220,7 @@ def test_tokens_may_come_first(samples: int, tokens: int) -> None:
     for one in (model, other):
         opt = METHODS["ekfac"](one, LR, EPS)
         step(one, opt, x, y)
-        assert "plain" not in opt.explain()
+        assert "mean gradients" not in opt.explain()
     for p, q in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-8)
 
@@ -251,7 +251,7 @@ def test_tokens_first_in_layers_of_ones_own(tokens: int) -> None:
     else:
         with pytest.warns(tt.TangentWarning, match="either of two axes could be that of 6 samples"):
             step(other, opt, x, y)
-        assert "first.weight  plain" in opt.explain()
+        assert "first.weight  diagonal from mean gradients" in opt.explain()
 
 
 def test_only_some_projections() -> None:
@@ -261,7 +261,7 @@ def test_only_some_projections() -> None:
     step(model, opt, x, y)
     said = opt.explain()
     assert "attention.in_proj_bias     exact block" in said
-    assert "plain" not in said
+    assert "mean gradients" not in said
 
 
 def test_nothing_is_left_of_a_step() -> None:
@@ -288,33 +288,158 @@ def test_autocast() -> None:
             loss = F.cross_entropy(model(x.float()), y)
         loss.backward()
         opt.step()
-    assert "plain" not in opt.explain()
+    assert "mean gradients" not in opt.explain()
     assert opt.skipped == 0
 
 
-def test_compiled_attention_keeps_its_plain_gradient() -> None:
+def test_compiled_attention_is_left_out() -> None:
     model, (x, y) = Attending(batch_first=True).double(), data()
     model.attention.forward = torch.compile(model.attention.forward, backend="aot_eager")
     opt = EKFAC(model, LR, EPS)
-    with pytest.warns(tt.TangentWarning, match="keeps its plain gradient.*cannot be read"):
+    with pytest.warns(tt.TangentWarning, match="get the diagonal from mean gradients.*cannot be read"):
         step(model, opt, x, y)
-    assert "attention.in_proj_weight   plain gradient" in opt.explain()
+    assert "attention.in_proj_weight   diagonal from mean gradients" in opt.explain()
 
 
-def test_checkpoints_change_nothing() -> None:
-    class Checked(Attending):
-        def forward(self, x: Tensor) -> Tensor:
-            found = checkpoint(super().forward, x, use_reentrant=False)
-            assert isinstance(found, Tensor)
-            return found
+class Checked(Attending):
+    """In a checkpoint, with a count of the calls."""
 
+    reentrant, calls = False, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = checkpoint(self.called, x, use_reentrant=self.reentrant)
+        assert isinstance(found, Tensor)
+        return found
+
+    def called(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x)
+
+
+def test_checkpoints_that_call_autograd_change_nothing() -> None:
     model, (x, y) = Attending(batch_first=True).double(), data()
     other = Checked(batch_first=True).double()
     other.load_state_dict(model.state_dict())
+    other.reentrant = True
+    x.requires_grad_()
     for one in (model, other):
-        opt = METHODS["ekfac"](one, LR, EPS)
-        step(one, opt, x, y)
-        step(one, opt, x, y)
-        assert "plain" not in opt.explain()
+        step(one, METHODS["ekfac"](one, LR, EPS), x, y)
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(p, q)
+
+
+def test_checkpoints_compute_nothing_more_than_once() -> None:
+    """To read what attention saved would be to compute it again."""
+    model, (x, y) = Checked(batch_first=True).double(), data()
+    opt = EKFAC(model, LR, EPS)
+    with pytest.warns(tt.TangentWarning, match="get the diagonal from mean gradients.*in a checkpoint"):
+        step(model, opt, x, y)
+    assert model.calls == 2
+
+
+def test_a_single_sequence_is_one_sample() -> None:
+    class OneByOne(Attending):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.stack([self.attention(t, t, t)[0].mean(0) for t in x]))
+
+    model, (x, y) = OneByOne().double(), data(samples=T)
+    opt = EKFAC(model, LR, EPS)
+    with pytest.warns(tt.TangentWarning, match="it saw 1 samples for 5 of the model"):
+        step(model, opt, x, y)
+    step(model, opt, x[:1], y[:1])
+
+
+def test_biases_of_different_lengths_are_blocks_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector, "LARGEST", 9)
+    model, (x, y) = Attending(batch_first=True).double(), data()
+    opt = EKFAC(model, LR, EPS, params=["*bias"])
+    step(model, opt, x, y)
+    assert "attention.in_proj_bias " in opt.explain()
+
+
+def test_no_gradient_at_all() -> None:
+    class Nothing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> None:
+            return None
+
+    model, (x, y) = Attending(batch_first=True).double(), data()
+    model.head.register_forward_pre_hook(lambda _, args: (Nothing.apply(args[0]),))
+    opt = EKFAC(model, LR, EPS)
+    step(model, opt, x, y)
+
+
+def test_an_attention_of_ones_own_in_a_transformer_of_torch() -> None:
+    class Own(nn.Module):
+        def forward(self, x: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+            return x, None
+
+    class Layer(nn.TransformerEncoderLayer):
+        def __init__(self) -> None:
+            super().__init__(E, HEADS, 8, batch_first=True)
+            self.self_attn = Own()  # type: ignore[assignment]
+
+        def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+            return self.norm2(x + self._ff_block(self.norm1(x)))
+
+    model, (x, y) = nn.Sequential(Layer(), nn.Flatten(), nn.Linear(T * E, 3)).double(), data()
+    step(model, EKFAC(model, LR, EPS), x, y)
+
+
+@pytest.mark.parametrize(("samples", "tokens"), [(6, 5), (8, 4), (4, 8), (4, 4)])
+def test_input_with_tokens_first(samples: int, tokens: int) -> None:
+    model, other = Reader(batch_first=True).double(), Reader(batch_first=False).double()
+    other.load_state_dict(model.state_dict())
+    x, y = torch.randint(0, 9, (samples, tokens)), torch.randint(0, 3, (samples,))
+    step(model, METHODS["ekfac"](model, LR, EPS), x, y)
+    turned = Turned(other)
+    opt = METHODS["ekfac"](turned, LR, EPS, batch_axis=1)
+    step(turned, opt, x.T.contiguous(), y)
+    assert "mean gradients" not in opt.explain()
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-8)
+
+
+class Turned(nn.Module):
+    """A reader whose input has tokens first."""
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__()
+        self.reader = reader
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.reader.head(self.reader.encoder(self.reader.words(x)).mean(0))
+
+
+def test_the_same_positions_for_all_samples_are_no_samples() -> None:
+    class Placed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.places, self.head = nn.Embedding(T, E), nn.Linear(E, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.tanh(x + self.places(torch.arange(x.shape[1]))).mean(1))
+
+    model, (x, y) = Placed().double(), data(samples=T)
+    opt = EKFAC(model, LR, EPS)
+    with pytest.warns(tt.TangentWarning, match="places.weight gets the diagonal.*the same positions for all samples"):
+        step(model, opt, x, y)
+
+
+def test_jacobians_in_between_are_not_recorded() -> None:
+    model, (x, y) = Attending(batch_first=True).double().eval(), data()
+    other = copy.deepcopy(model)
+    one, two = METHODS["ekfac"](model, LR, EPS), METHODS["ekfac"](other, LR, EPS)
+    step(model, one, x, y)
+    two.zero_grad()
+    loss = F.cross_entropy(other(x), y)
+    tt.jacobian(other, x).dense()
+    loss.backward()
+    torch.func.vmap(lambda t: other(t[None])[0])(x)
+    two.step()
     for p, q in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(p, q)

@@ -189,11 +189,11 @@ class Mixed(nn.Module):
 
 @pytest.mark.parametrize("rest", ["block", "diagonal"])
 @pytest.mark.parametrize("method", ["ekfac", "kfac"])
-def test_other_parameters_are_blocks_diagonal_or_plain_and_said(method: str, rest: str) -> None:
+def test_other_parameters_are_blocks_or_diagonal_and_said(method: str, rest: str) -> None:
     model = Mixed().double()
     x, y = torch.randint(0, 6, (N, 5)), torch.randint(0, 3, (N,))
     before = copy.deepcopy(model)
-    with pytest.warns(tt.TangentWarning, match=r"rnn.bias_hh_l0 \(GRU\): 5 of 10 parameters keep their plain gradient"):
+    with pytest.warns(tt.TangentWarning, match=r"rnn.bias_hh_l0 \(GRU\): 5 of 10 parameters get the diagonal"):
         opt = METHODS[method](model, LR, EPS, rest=rest)
     train(model, opt, x, y)
     grads = [
@@ -213,8 +213,8 @@ def test_other_parameters_are_blocks_diagonal_or_plain_and_said(method: str, res
             assert said[name].startswith("exact block, 8 × 8")
             wanted = dict(zip(("norm.weight", "norm.bias"), block, strict=True))[name]
         elif not name.startswith("head"):
-            assert said[name].startswith("plain gradient (no rule for ")
-            wanted = J.mean(0)
+            assert said[name].startswith("diagonal from mean gradients (no rule for ")
+            wanted = averaged(J.mean(0), N)
         else:
             assert said[name].startswith(opt.method.kind)
             continue
@@ -581,20 +581,47 @@ def test_momentum_leaves_gradients_alone_and_lies_like_its_parameter(method: str
     assert lies == {name: p.stride() for name, p in model.named_parameters()}
 
 
-def test_a_model_without_rules_is_descended_plainly() -> None:
+def averaged(g: Tensor, n: int) -> Tensor:
+    """The first step of a parameter of which no sample's gradient is known."""
+    return g / (n * g.square() + EPS)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_mean_gradients_are_averaged_where_samples_are_not_known(method: str) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.scale = nn.Linear(4, 3), nn.Parameter(torch.randn(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x) * self.scale
+
+    model, (x, y) = Scaled().double(), data()
+    with pytest.warns(tt.TangentWarning, match=r"scale \(Scaled\): 1 of 3 parameters get the diagonal"):
+        opt = METHODS[method](model, 0.1, EPS)
+    squares = None
+    for _ in range(4):
+        before = model.scale.detach().clone()
+        train(model, opt, x, y)
+        g = model.scale.grad
+        squares = N * g.square() if squares is None else 0.95 * squares + 0.05 * N * g.square()
+        torch.testing.assert_close(model.scale, before - 0.1 * g / (squares + EPS), rtol=1e-10, atol=1e-12)
+
+
+def test_a_model_without_rules_is_descended_all_the_same() -> None:
     model, (x, y) = nn.Bilinear(4, 4, 3).double(), data()
     before = flat(model)
     with pytest.warns(
         tt.TangentWarning, match=r"no rule for weight \(Bilinear\), bias \(Bilinear\): 2 of 2 parameters"
     ):
-        opt = EKFAC(model, LR, EPS)
+        opt = EKFAC(model, LR, EPS, kl_clip=None)
     F.cross_entropy(model(x, x), y).backward()
     opt.step()
     g = torch.cat([p.grad.flatten() for p in model.parameters()])
-    torch.testing.assert_close(flat(model), before - LR * g)
+    torch.testing.assert_close(flat(model), before - LR * averaged(g, N))
 
 
-def test_rows_that_are_no_samples_stay_plain() -> None:
+def test_rows_that_are_no_samples_are_left_out() -> None:
     class Flat(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -605,12 +632,13 @@ def test_rows_that_are_no_samples_stay_plain() -> None:
 
     model, (x, y) = Flat().double(), data()
     before = flat(model)
-    opt = EKFAC(model, LR, EPS)
+    opt = EKFAC(model, LR, EPS, kl_clip=None)
     for _ in range(2):
         F.cross_entropy(model(x), y[:5]).backward()
     with pytest.warns(tt.TangentWarning, match="it saw 5 rows for 7 samples"):
         opt.step()
-    torch.testing.assert_close(flat(model), before - LR * torch.cat([p.grad.flatten() for p in model.parameters()]))
+    g = torch.cat([p.grad.flatten() for p in model.parameters()])
+    torch.testing.assert_close(flat(model), before - LR * averaged(g, 2 * N))
 
 
 def test_unused_layers_do_not_move() -> None:

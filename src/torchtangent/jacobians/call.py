@@ -75,10 +75,19 @@ def pull_back(f: Tensor, params: Mapping[str, Tensor], u: Tensor, *, keep_graph:
     return {name: g.to_dense() if g.is_sparse else g for name, g in zip(params, grads, strict=True)}
 
 
+_inside = threading.local()
+
+
+def engine_at_work() -> bool:
+    """Whether the model is called and differentiated here, not by its user."""
+    return getattr(_inside, "depth", 0) > 0
+
+
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Gradients on, fused attention off (it lacks derivatives that are needed here), global random state kept."""
     fused = torch.backends.mha.get_fastpath_enabled()
+    _inside.depth = getattr(_inside, "depth", 0) + 1
     with (
         torch.enable_grad(),
         torch.random.fork_rng(devices=range(torch.cuda.device_count())),
@@ -89,6 +98,7 @@ def undisturbed() -> Iterator[None]:
             yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fused)
+            _inside.depth -= 1
 
 
 class StepByStep:

@@ -146,6 +146,11 @@ class Operation:
     width: int
     parts: dict[str, Part]
 
+    def filled(self, node: Any) -> Operation:
+        """The same with what its node saved. A checkpoint computes that again, so only a backward pass should ask."""
+        parts = {k: replace(part, x=part.read(node).detach()) if part.read else part for k, part in self.parts.items()}
+        return replace(self, parts=parts)
+
     def by_row(self, d: Float[Tensor, "y0 C *y"]) -> Float[Tensor, "rows C K"]:
         """Cotangents of the output, row by row."""
         return d.movedim(1, 0).reshape(d.shape[1], -1, self.width).transpose(0, 1)
@@ -170,14 +175,16 @@ class Part:
     Args:
         make: x of each row and d, (rows, C, 1, width), to the Jacobian of the rows.
         width: Of a row.
-        x: What the parameter meets, if it matters; its last `axes` axes belong to a row.
-        axes: How many axes of x a row has.
+        read: From the operation's node to what the parameter meets, if it matters.
+        axes: How many of its last axes belong to a row.
+        x: What was read.
     """
 
     make: Callable[[Any, Tensor], LayerJacobian]
     width: int
-    x: Tensor | None = None
+    read: Callable[[Any], Tensor] | None = None
     axes: int = 1
+    x: Tensor | None = None
 
     def by_row(self, rows: int, dtype: torch.dtype) -> Tensor | None:
         """What each row meets; numbers, but not indices, in the format of the cotangents."""
@@ -187,8 +194,11 @@ class Part:
         return x.to(dtype) if self.axes else x
 
 
-def read_graph(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[GraphUse], set[str]]:
-    """All uses of some parameters in a graph, and those that have others than are known here."""
+def find_operations(graph: Graph, params: Mapping[str, Tensor]) -> tuple[dict[Node, list[Operation]], set[str]]:
+    """All uses of some parameters in a graph, still without what they meet, and those that have others than are known.
+
+    An operation may be there twice, once for each width of what it does.
+    """
     found: dict[tuple[Node, int], dict[str, Part]] = defaultdict(dict)
     unknown = set()
     for name, p in params.items():
@@ -197,18 +207,33 @@ def read_graph(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[GraphUs
             parts = list(_parts(graph, id(p), [stand_in], p.shape))
             if len({node for node, _ in parts}) < len(parts):
                 raise NoRule("twice in one operation")
-        except (NoRule, RuntimeError, AttributeError):  # also: what was saved was overwritten, or has another name
+        except (NoRule, RuntimeError, AttributeError):  # also: what was saved has another name
             unknown.add(name)
             continue
         for node, part in parts:
             found[node, part.width][name] = part
-    uses = []
+    operations = defaultdict(list)
     for (node, width), together in found.items():
-        x = next((part.x for part in together.values() if part.x is not None), torch.empty(0))
-        shape = _shape(node)
-        operation = Operation(shape.numel() // width, width, together)
-        uses.append(GraphUse(x, GradientEdge(node, 0), shape, operation))
-    return uses, unknown
+        operations[node].append(Operation(_shape(node).numel() // width, width, together))
+    return operations, unknown
+
+
+def read_graph(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[GraphUse], set[str]]:
+    """All uses of some parameters in a graph, and those that have others than are known here."""
+    operations, unknown = find_operations(graph, params)
+    found = [(node, operation) for node, several in operations.items() for operation in several]
+    filled = []
+    for node, operation in found:
+        try:
+            filled.append((node, operation.filled(node)))
+        except (RuntimeError, AttributeError):  # what was saved was overwritten, or has another name
+            unknown.update(operation.parts)
+    uses = []
+    for node, operation in filled:
+        known = replace(operation, parts={k: part for k, part in operation.parts.items() if k not in unknown})
+        x = next((part.x for part in known.parts.values() if part.x is not None), torch.empty(0))
+        uses.append(GraphUse(x, GradientEdge(node, 0), _shape(node), known))
+    return [use for use in uses if use.params], unknown
 
 
 def _parts(graph: Graph, key: Node | int, views: list[Tensor], shape: torch.Size) -> Iterator[tuple[Node, Part]]:
@@ -241,17 +266,19 @@ def _mm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
     """y = x W."""
     if argument != 1:
         raise NoRule("a weight on the left")
-    return _matrix(node._saved_self.detach(), view, shape)
+    return _matrix(lambda node: node._saved_self, view, shape)
 
 
 def _addmm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
     """y = b + x W."""
     if argument == 1 or node._saved_alpha != 1 or node._saved_beta != 1:
         raise NoRule("a weight on the left, or multiplied")
-    return _shift(node, argument, view, shape) if argument == 0 else _matrix(node._saved_mat1.detach(), view, shape)
+    if argument == 0:
+        return _shift(node, argument, view, shape)
+    return _matrix(lambda node: node._saved_mat1, view, shape)
 
 
-def _matrix(x: Tensor, view: Tensor, shape: torch.Size) -> Part:
+def _matrix(read: Callable[[Any], Tensor], view: Tensor, shape: torch.Size) -> Part:
     """The view, (I, O), is the transposed weight, some of its rows, or the weight itself."""
     start, outputs = int(view.storage_offset()), view.shape[1]
     if len(shape) == 2 and view.stride() == (1, shape[1]) and view.shape[0] == shape[1]:
@@ -267,7 +294,7 @@ def _matrix(x: Tensor, view: Tensor, shape: torch.Size) -> Part:
 
     else:
         raise NoRule("not a matrix")
-    return Part(make, outputs, x)
+    return Part(make, outputs, read)
 
 
 def _add(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
@@ -289,13 +316,15 @@ def _shift(node: Any, _: int, view: Tensor, shape: torch.Size) -> Part:
 def _mul(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
     """y = x ∘ w, with w the same in every row."""
     own, start, size = _tail(node, view), int(view.storage_offset()), shape.numel()
-    other = node._saved_other if argument == 0 else node._saved_self
-    x = other.detach().expand(_shape(node)).reshape(-1, own.numel())
+
+    def read(node: Any) -> Tensor:
+        other = node._saved_other if argument == 0 else node._saved_self
+        return other.expand(_shape(node)).reshape(-1, own.numel())
 
     def make(x: Tensor, d: Tensor) -> Scale:
         return Scale(_padded(x, start, size).unsqueeze(1), _padded(d, start, size), shape)
 
-    return Part(make, own.numel(), x)
+    return Part(make, own.numel(), read)
 
 
 def _embedding(node: Any, _: int, view: Tensor, shape: torch.Size) -> Part:
@@ -308,7 +337,7 @@ def _embedding(node: Any, _: int, view: Tensor, shape: torch.Size) -> Part:
         kept = (index != padding)[:, None, None, None]
         return Lookup(index.unsqueeze(1), d * kept, shape)
 
-    return Part(make, shape[1], node._saved_indices, axes=0)
+    return Part(make, shape[1], lambda node: node._saved_indices, axes=0)
 
 
 _OPERATIONS: dict[str, Callable[[Any, int, Tensor, torch.Size], Part]] = {

@@ -32,10 +32,11 @@ def attempt(plan: Plan, method: Method, step: Step, ranks: Ranks, groups: Groups
         found, states = directions(plan, method, step, ranks)
     except NotFinite as error:
         return _wrong(loss, step.raw, {}) or f"the curvature of {error}"
-    curved = {name: u for name, u in found.items() if name not in plan.plain}
+    flat = plan.unseen if plan.plain else {}
+    curved = {name: u for name, u in found.items() if name not in flat}
     slopes = Slopes.of(curved, step.raw, step.full, groups)
     values = {name: state["values"] for name, state in states.items() if "values" in state}
-    plain = [u for name, u in found.items() if name in plan.plain]
+    plain = [u for name, u in found.items() if name in flat]
     # Any number that is not finite spoils a sum: one transfer from the device tells.
     sums = slopes.raw + _sums([*values.values(), *plain])
     sums += [loss.detach().sum()] if isinstance(loss, Tensor) else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -12,7 +13,7 @@ from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.graph import Graph
 from torchtangent.jacobians.inputs import leaves
 from torchtangent.jacobians.rules import NoRule
-from torchtangent.jacobians.uses import Operation, read_graph, wide
+from torchtangent.jacobians.uses import Operation, find_operations, wide
 
 MATRICES = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "out_proj.weight")
 PROJECTIONS = (*MATRICES, "in_proj_bias", "out_proj.bias")
@@ -28,6 +29,11 @@ class Projection(NamedTuple):
     samples: int
     d: Tensor
 
+    @classmethod
+    def arrived(cls, of: Operation, samples: int, d: Tensor) -> Projection:
+        """In the backward pass, which is at the node of this product."""
+        return cls(of.filled(torch._C._current_autograd_node()), samples, d)
+
     def factors(self, module: nn.Module, n: int) -> dict[str, LayerJacobian]:
         """Of n samples of the model, each of which may be several of attention's (windows of an image)."""
         if self.samples % n:
@@ -37,27 +43,34 @@ class Projection(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """A call of attention that was computed in another way, compiled for instance."""
+    """A call of attention that was computed in another way."""
 
     d: Tensor
 
     def factors(self, module: nn.Module, n: int) -> dict[str, LayerJacobian]:
-        raise NoRule("its products cannot be read off autograd's graph (was it compiled?)")
+        raise NoRule("its products cannot be read off autograd's graph (is it compiled, or in a checkpoint?)")
 
 
 def projections(
     module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any], y: Tensor
 ) -> list[tuple[Node, Operation]] | None:
     """The products with projections that are trained; None if they cannot be read."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        return None  # a checkpoint: whatever is read would be computed again
     trained = {name: p for name, p in module.named_parameters() if name in PROJECTIONS and p.requires_grad}
-    uses, unknown = read_graph(Graph(y, leaves(args) + leaves(kwargs)), trained)
-    return None if unknown else [(use.edge.node, use.of) for use in uses]
+    found, unknown = find_operations(Graph(y, leaves(args) + leaves(kwargs)), trained)
+    return None if unknown else [(node, operation) for node, several in found.items() for operation in several]
 
 
 def samples_of(module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """How many sequences attention sees; of a single one every token counts."""
+    """How many samples attention sees; what has no axis for them is one."""
     query = args[0] if args else kwargs["query"]
-    return query.shape[1 if query.dim() == 3 and not module.batch_first else 0]
+    return query.shape[0 if module.batch_first else 1] if query.dim() == 3 else 1
+
+
+def has_tokens_first(model: nn.Module) -> bool:
+    """Whether there is attention in it that sees tokens first and samples second."""
+    return any(isinstance(module, nn.MultiheadAttention) and not module.batch_first for module in model.modules())
 
 
 def tokens_first(model: nn.Module) -> set[nn.Module]:
@@ -65,7 +78,7 @@ def tokens_first(model: nn.Module) -> set[nn.Module]:
     found: set[nn.Module] = set()
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
-            found.update([] if module.self_attn.batch_first else module.modules())
+            found.update([] if getattr(module.self_attn, "batch_first", True) else module.modules())
         elif isinstance(module, nn.TransformerEncoder | nn.TransformerDecoder) and module.norm is not None:
             found.update([module.norm] if tokens_first(module.layers) else [])
     return found

@@ -15,6 +15,8 @@ from torchtangent.optim.method import Method, State, Task
 from torchtangent.optim.plan import Plan
 from torchtangent.optim.ranks import Ranks
 
+_MEMORY = 0.95  # of averages of mean gradients, in a step
+
 
 class NotFinite(ArithmeticError):
     """A parameter's second moments have NaN or infinity."""
@@ -63,8 +65,8 @@ class Step:
 
 def directions(plan: Plan, method: Method, step: Step, ranks: Ranks) -> tuple[dict[str, Tensor], dict[str, State]]:
     """Preconditioned gradients, in memory of their own, and the states that belong to them."""
-    found = {name: g.clone() for name, g in step.full.items() if name in plan.plain}
-    states = _renewed(plan, method, step, ranks)
+    found, states = _unseen(plan, step)
+    states.update(_renewed(plan, method, step, ranks))
     tasks = []
     for layer in plan.layers:
         if any(name in step.full for name in layer.names) and step.possible(layer.key, method):
@@ -86,6 +88,27 @@ def directions(plan: Plan, method: Method, step: Step, ranks: Ranks) -> tuple[di
         values = method.scale(values, step.raw[name], squares, step.n)
         states[name] = {"values": values}
         found[name] = step.full[name] / (values + step.dampings[name])
+    return found, states
+
+
+def _unseen(plan: Plan, step: Step) -> tuple[dict[str, Tensor], dict[str, State]]:
+    """Parameters of which no sample's gradient is known: as they are, or divided by an average of n ∇² (and ε).
+
+    That is what EKFAC-ra takes for the mean of squared per-sample gradients, with a longer memory.
+    """
+    found, states = {}, {}
+    for name in plan.unseen:
+        if name not in step.full:
+            continue
+        full, squares = step.full[name], step.raw[name].square() * step.n
+        if plan.plain:
+            found[name] = full.clone()
+            continue
+        before = step.states[name].get("values", squares)
+        if before.shape == squares.shape:  # else it is of the block that it was in
+            squares = torch.lerp(before, squares, 1 - _MEMORY)
+        states[name] = {"values": squares}
+        found[name] = full / (squares + step.dampings[name])
     return found, states
 
 

@@ -17,16 +17,19 @@ from torchtangent.optim.witness import rounding
 def gather(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], notices: Notices) -> Passes:
     """Factored per-sample gradients by parameter for each backward pass, up to one common factor.
 
-    A parameter whose uses no rule describes keeps its plain gradient from now on, with a warning; one that has a
-    gradient, and a layer that was never called, is an error. Where a gradient has more parts than those recorded, the
-    block stays that of the recorded ones, with a warning.
+    A parameter whose uses no rule describes counts as not seen from now on, with a warning; one that has a gradient,
+    and a layer that was never called, is an error. Where a gradient has more parts than those recorded, the block stays
+    that of the recorded ones, with a warning.
     """
-    before = set(plan.plain)
+    before = set(plan.unseen)
     passes = [plan.jacobians(batch, recorder.welcome) for batch in recorder.batches]
     _require_seen(plan, recorder, grads, passes)
     _verify(plan, recorder, passes)
-    for name in notices.new(sorted(plan.plain.keys() - before), "plain"):
-        warn(f"{name} keeps its plain gradient: {plan.plain[name]}.")
+    new = notices.new(sorted(plan.unseen.keys() - before), "unseen")
+    for why in dict.fromkeys(plan.unseen[name] for name in new):
+        names = [name for name in new if plan.unseen[name] == why]
+        verb = "gets" if len(names) == 1 else "get"
+        warn(f"{listed(names)} {verb} the {plan.fallback} from now on: {why}.")
     if more := notices.new(sorted(plan.more), "more"):
         warn(
             f"The gradients of {listed(more)} ({len(plan.more)} of {len(plan.shapes)} parameters) have a part that no "
@@ -42,7 +45,7 @@ def gather(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], notices:
             f"as views of the same {twice.samples} samples. If the samples are different ones, call backward after "
             "each call.",
         )
-    return [{name: jacobian for name, jacobian in seen.items() if name not in plan.plain} for seen in passes]
+    return [{name: jacobian for name, jacobian in seen.items() if name not in plan.unseen} for seen in passes]
 
 
 def _require_seen(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], passes: Passes) -> None:

@@ -19,13 +19,13 @@ class Notices:
         self._said.update(f"{topic}: {name}" for name in found)
         return found
 
-    def ruleless(self, kind: str, names: Mapping[str, str], total: int) -> None:
-        """That some of all parameters, in layers of some kinds, are not preconditioned."""
-        if self.new(names, "plain"):
+    def ruleless(self, kind: str, names: Mapping[str, str], total: int, fallback: str) -> None:
+        """That of some of all parameters, in layers of some kinds, no sample's gradient is known."""
+        if self.new(names, "unseen"):
             said = listed([f"{name} ({layer})" for name, layer in names.items()])
             warn(
-                f"{kind} has no rule for {said}: {len(names)} of {total} parameters keep their plain gradient. To "
-                "leave them to another optimizer, choose the others with params=.",
+                f"{kind} has no rule for {said}: {len(names)} of {total} parameters get the {fallback}. To leave them "
+                "to another optimizer, choose the others with params=.",
             )
 
 

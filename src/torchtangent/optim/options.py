@@ -26,6 +26,7 @@ class Options(TypedDict, total=False):
     kl_clip: float | None
     scaler: Any
     seed: int
+    batch_axis: int
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Settings:
     kl_clip: float | None = 1e-3
     scaler: Any = None
     seed: int = 0
+    batch_axis: int = 0
 
     @classmethod
     def of(cls, kind: str, options: Mapping[str, Any]) -> Settings:
@@ -72,6 +74,10 @@ class Settings:
             check_choice("likelihood", self.likelihood, LIKELIHOODS)
             if self.curvature != "sampled":
                 raise ValueError(f"likelihood={self.likelihood!r} is for curvature='sampled', here it is 'empirical'.")
+        if self.batch_axis not in (0, 1):
+            raise ValueError(
+                f"batch_axis={self.batch_axis}: samples are the first axis (0) of the input, or the second."
+            )
         if not isinstance(self.basis_every, int) or self.basis_every < 1:
             raise ValueError(
                 f"basis_every={self.basis_every}: the number of steps between decompositions is a whole number, at "

@@ -31,7 +31,8 @@ class Plan:
     Attributes:
         layers: Parameters that get a block: weights of linear maps (with their biases), norm layers.
         diagonal: Parameters that get the diagonal of their block.
-        plain: Parameters that keep their gradient, and why.
+        unseen: Parameters of which no sample's gradient is known, and why.
+        plain: Whether these keep their gradient; else they get a diagonal that mean gradients tell.
         more: Parameters whose gradient had, when last checked, a part that their layers did not record.
         modules: The layers to record, by their path.
         homes: For each recorded parameter the (path, attribute) where it stands.
@@ -40,7 +41,8 @@ class Plan:
 
     layers: list[Layer] = field(default_factory=list)
     diagonal: list[str] = field(default_factory=list)
-    plain: dict[str, str] = field(default_factory=dict)
+    unseen: dict[str, str] = field(default_factory=dict)
+    plain: bool = False
     more: set[str] = field(default_factory=set)
     modules: dict[str, nn.Module] = field(default_factory=dict)
     homes: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
@@ -49,7 +51,7 @@ class Plan:
     @classmethod
     def of(cls, model: nn.Module, names: Mapping[int, str], *, sua: bool, rest: str) -> Plan:
         """The plan for the parameters of a model that `names` (id → name) knows."""
-        plan = cls()
+        plan = cls(plain=rest == "plain")
         places: Counter[str] = Counter()
         owner: dict[str, nn.Module] = {}
         for path, module in model.named_modules():
@@ -66,7 +68,7 @@ class Plan:
         for name, module in owner.items():
             home = plan.homes.get(name, [])
             if len(home) != places[name]:
-                plan.plain[name] = f"{NO_RULE}{_kind(module)}"
+                plan.unseen[name] = f"{NO_RULE}{_kind(module)}"
             elif (kind := home[0][1]) in MATRICES or (kind == "weight" and isinstance(module, nn.Linear | _ConvNd)):
                 bias = names.get(id(module._parameters.get("in_proj_bias" if kind == "in_proj_weight" else "bias")))
                 joint = bias is not None and places[name] == places[bias] == 1
@@ -76,17 +78,17 @@ class Plan:
         return plan
 
     def demote(self, name: str, why: str) -> None:
-        """A parameter, with what shares its block, keeps its plain gradient from now on."""
+        """A parameter, with what shares its block, counts as not seen from now on."""
         names = next((layer.names for layer in self.layers if name in layer.names), (name,))
         self.layers = [layer for layer in self.layers if layer.names != names]
         self.diagonal = [other for other in self.diagonal if other not in names]
-        self.plain.update(dict.fromkeys(names, why))
+        self.unseen.update(dict.fromkeys(names, why))
         self.more -= set(names)
         self._forget_unused()
 
-    def keep_plain(self, plain: Mapping[str, str]) -> None:
+    def keep_unseen(self, unseen: Mapping[str, str]) -> None:
         """Demote what another plan for these parameters did."""
-        for name, why in plain.items():
+        for name, why in unseen.items():
             if name in self.homes:
                 self.demote(name, why)
 
@@ -117,42 +119,46 @@ class Plan:
                 self.demote(name, "tied between layers of different kinds")
             elif pieces:
                 found[name] = merge(pieces)
-        return {name: jacobian for name, jacobian in found.items() if name not in self.plain}
+        return {name: jacobian for name, jacobian in found.items() if name not in self.unseen}
 
     def explain(self, kind: str, params: Mapping[str, Tensor]) -> str:
         """One line for each parameter."""
         said = {name: how for layer in self.layers for name, how in layer.explain(kind).items()}
         said.update(dict.fromkeys(self.diagonal, "diagonal"))
         said.update({name: f"{said[name]}, of a gradient that has more than the recorded part" for name in self.more})
-        said.update({name: f"plain gradient ({why})" for name, why in self.plain.items()})
+        said.update({name: f"{self.fallback} ({why})" for name, why in self.unseen.items()})
         width = max(map(len, params))
         return "\n".join(f"{name:{width}}  {said.get(name, 'frozen')}" for name in params)
 
     @property
+    def fallback(self) -> str:
+        """What parameters get of which no sample's gradient is known."""
+        return "plain gradient" if self.plain else "diagonal from mean gradients"
+
+    @property
     def ruleless(self) -> dict[str, str]:
         """Parameters that no rule describes, and the kind of layer that they are in."""
-        found = {name: why for name, why in self.plain.items() if why.startswith(NO_RULE)}
+        found = {name: why for name, why in self.unseen.items() if why.startswith(NO_RULE)}
         return {name: why.removeprefix(NO_RULE) for name, why in found.items()}
 
     def _add_rest(self, owner: Mapping[str, nn.Module], places: Mapping[str, int], rest: str) -> None:
         """What is no matrix of a linear map; the parameters of one norm layer are one block."""
         joint = {name for layer in self.layers for name in layer.names}
-        blocks: dict[str, list[str]] = {}
+        blocks: dict[str | int, list[str]] = {}
         for name, module in owner.items():
-            if name in joint or name in self.plain:
+            if name in joint or name in self.unseen:
                 continue
             if rest == "plain":
-                self.plain[name] = "rest='plain'"
+                self.unseen[name] = "rest='plain'"
             elif rest == "diagonal" or isinstance(module, nn.Embedding):  # rows × width is too large for a block
                 self.diagonal.append(name)
             else:
-                alone = places[name] > 1
-                blocks.setdefault(name if alone else self.homes[name][0][0], []).append(name)
+                blocks.setdefault(name if places[name] > 1 else id(module), []).append(name)
         self.layers += [Vector.of({name: self.shapes[name] for name in names}) for names in blocks.values()]
 
     def _forget_unused(self) -> None:
-        """Layers all of whose parameters are plain need no hooks."""
-        self.homes = {name: home for name, home in self.homes.items() if name not in self.plain}
+        """Layers none of whose parameters are to be seen need no hooks."""
+        self.homes = {name: home for name, home in self.homes.items() if name not in self.unseen}
         used = self.paths(list(self.homes))
         self.modules = {path: module for path, module in self.modules.items() if path in used}
 

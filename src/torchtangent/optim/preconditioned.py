@@ -127,7 +127,7 @@ class Preconditioned(Optimizer):
             "steps": self.steps,
             "skipped": self.skipped,
             "clipped": self.clipped,
-            "plain": dict(self.plan.plain),
+            "unseen": dict(self.plan.unseen),
             "thin": sorted(self._thin),
             "blocks": {key: list(names) for key, names in self._blocks.items() if self._state_of(key)},
         }
@@ -144,7 +144,7 @@ class Preconditioned(Optimizer):
         self.steps, self.skipped, self._last = progress["steps"], progress["skipped"], None
         self._clipped = progress.get("clipped", 0)
         self._thin = frozenset(progress.get("thin", ()))
-        self.plan.keep_plain(progress["plain"])
+        self.plan.keep_unseen(progress["unseen"])
         self._group = {self.names[id(p)]: group for group in self.param_groups for p in group["params"]}
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
@@ -199,17 +199,18 @@ class Preconditioned(Optimizer):
         self._chosen = {name: p for name, p in self.model.named_parameters() if id(p) in chosen}
         self._group = {self.names[id(p)]: group for group in self.param_groups for p in group["params"]}
         self._params = {name: p for name, p in self._chosen.items() if p.requires_grad}
-        names, plain = {id(p): name for name, p in self._params.items()}, self.plan.plain
+        names, unseen = {id(p): name for name, p in self._params.items()}, self.plan.unseen
         self.plan = Plan.of(self.model, names, sua=self.settings.sua, rest=self.settings.rest)
-        self.plan.keep_plain(plain)
-        self.notices.ruleless(self.method.kind, self.plan.ruleless, len(self._params))
+        self.plan.keep_unseen(unseen)
+        self.notices.ruleless(self.method.kind, self.plan.ruleless, len(self._params), self.plan.fallback)
         for layer in self.plan.layers:
             if self._blocks.setdefault(layer.key, layer.names) != layer.names:  # it has grown, or lost a part
                 self._blocks[layer.key] = layer.names
                 state = self.state[self._params[layer.key]]
                 for key in set(state) - {"momentum"}:
                     del state[key]
-        self.recorder.attach(self.model, self.plan.modules, {name: self._params[name] for name in self.plan.homes})
+        homes = {name: self._params[name] for name in self.plan.homes}
+        self.recorder.attach(self.model, self.plan.modules, homes, self.settings.batch_axis)
         self._schedule()
 
     def _follow(self) -> None:
@@ -252,7 +253,7 @@ class Preconditioned(Optimizer):
                 "gradients. Call the model that it was made with (no copy; one that was compiled and called before the "
                 "optimizer was made does not know its hooks), and backward after zero_grad()."
             )
-        n = max(n, 1)  # nothing was to be recorded
+        n = n or self.recorder.opened or 1  # nothing was to be recorded
         total = self.ranks.count(n, next(iter(grads.values())))
         if self.settings.loss == "sum":  # DistributedDataParallel has already divided by the number of ranks
             grads = {name: g * (self.ranks.size / total) for name, g in grads.items()}
@@ -266,7 +267,7 @@ class Preconditioned(Optimizer):
             full=full,
             passes=passes,
             whole=self.settings.curvature == "empirical" and self.ranks.size == 1,
-            states={name: self._state_of(name) for name in self.plan.homes},
+            states={name: self._state_of(name) for name in (*self.plan.homes, *self.plan.unseen)},
             dampings={name: group["damping"] for name, group in self._group.items()},
             n=total,
             share=n / total,

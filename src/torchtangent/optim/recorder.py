@@ -15,12 +15,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils.hooks import RemovableHandle
 
-from torchtangent.jacobians.call import eagerly
+from torchtangent.jacobians.call import eagerly, engine_at_work
 from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import leaves
 from torchtangent.jacobians.rules import RULES, NoRule, row_axes
 from torchtangent.jacobians.uses import wide
-from torchtangent.optim.attention import Projection, Unread, projections, samples_of, tokens_first
+from torchtangent.optim.attention import Projection, Unread, has_tokens_first, projections, samples_of, tokens_first
 from torchtangent.optim.witness import Witness
 
 
@@ -31,13 +31,15 @@ class Call(NamedTuple):
         x: Its input.
         d: The cotangent of its output.
         training: Whether the layer was in training mode.
-        tokens_first: Whether it is known that samples are the second axis.
+        axis: That of samples, if it is known.
+        doubt: Whether some layers of the model see tokens first, perhaps this one.
     """
 
     x: Tensor
     d: Tensor
     training: bool
-    tokens_first: bool
+    axis: int | None
+    doubt: bool
 
     def factors(self, module: nn.Module, n: int) -> dict[str, LayerJacobian]:
         """The factors of the layer's parameters, by their names in it, in a batch of n samples."""
@@ -52,10 +54,14 @@ class Call(NamedTuple):
 
     def _samples_first(self, module: nn.Module, n: int) -> tuple[Tensor, Tensor]:
         """Where tokens come before samples, which is known or the only possibility, the other way round."""
-        rows = row_axes(module, self.d.dim()) > 1
-        if rows and not self.tokens_first and len(self.d) != n == self.d.shape[1] and len(self.d) % n == 0:
+        if isinstance(module, nn.Embedding) and self.x.dim() == 1 and n > 1 and _counts(self.x):
+            raise NoRule("the same positions for all samples")
+        if n == 1 or row_axes(module, self.d.dim()) == 1 or self.d.shape[1] != n:
+            return self.x, self.d
+        either = len(self.d) % n == 0 and (len(self.d) > n or self.doubt)
+        if either and self.axis is None:
             raise NoRule(f"of {tuple(self.d.shape)} either of two axes could be that of {n} samples")
-        if rows and (self.tokens_first or len(self.d) != n == self.d.shape[1]):
+        if self.axis == 1 or len(self.d) % n:
             return self.x.transpose(0, 1), self.d.transpose(0, 1)
         return self.x, self.d
 
@@ -95,21 +101,27 @@ class Recorder:
         self.batches: list[Batch] = []  # backward passes since the last `clear`
         self.witness = Witness()  # of parameters whose factors are to be checked
         self._params: list[Tensor] = []
+        self._axis = 0  # of samples in the model's input
+        self._inputs: set[tuple] = set()  # where these are
         self._current: Batch | None = None
         self._handles: list[RemovableHandle] = []
 
     def __reduce__(self) -> tuple[type[Recorder], tuple[()]]:
         return Recorder, ()
 
-    def attach(self, model: nn.Module, layers: Mapping[str, nn.Module], params: Mapping[str, Tensor]) -> None:
-        """Put the hooks on a model, and on its layers, all of which are wanted."""
+    def attach(
+        self, model: nn.Module, layers: Mapping[str, nn.Module], params: Mapping[str, Tensor], axis: int = 0
+    ) -> None:
+        """Put the hooks on a model, whose input has samples along `axis`, and on its layers, which are all wanted."""
         self.close()
         self.wanted = frozenset(layers)
         self._params = list(params.values())
         self._handles = [model.register_forward_pre_hook(self._begin, with_kwargs=True)]
-        swapped = tokens_first(model)
+        self._axis = axis
+        swapped, doubt = tokens_first(model), has_tokens_first(model)
         for path, module in layers.items():
-            hook: Callable[..., None] = partial(self._seen, path, tokens_first=module in swapped)
+            own = 1 if axis == 1 or module in swapped else None
+            hook: Callable[..., None] = partial(self._seen, path, axis=own, doubt=doubt)
             if isinstance(module, nn.MultiheadAttention):
                 hook = partial(self._attended, path)
             self._handles.append(module.register_forward_hook(hook, prepend=True, with_kwargs=True))
@@ -123,6 +135,11 @@ class Recorder:
     def samples(self) -> int:
         """Samples of all backward passes."""
         return sum(batch.samples for batch in self.batches)
+
+    @property
+    def opened(self) -> int:
+        """Samples of the last call of the model, if no backward pass was recorded since."""
+        return self._current.samples if self._current is not None else 0
 
     def clear(self) -> None:
         """Forget all backward passes; one that has not begun yet will still be recorded."""
@@ -144,13 +161,14 @@ class Recorder:
     @eagerly
     def _begin(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model is called: passes that meet in one backward pass over the same samples are one batch."""
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or _by_others():
             return
         if self.batches and self._thrown_away():
             self.clear()
-        found = leaves(args) + leaves(kwargs)
+        found = [t for t in leaves(args) + leaves(kwargs) if t.dim() > self._axis]
+        self._inputs = {_place(t) for t in found}
         if found:
-            self._open(len(found[0]))
+            self._open(found[0].shape[self._axis])
 
     def _thrown_away(self) -> bool:
         """Whether someone else cleared the gradients of what was recorded, `model.zero_grad()` for instance."""
@@ -173,27 +191,31 @@ class Recorder:
         kwargs: dict[str, Any],
         y: Any,
         *,
-        tokens_first: bool,
+        axis: int | None,
+        doubt: bool,
     ) -> None:
         """A layer with a rule was called."""
         x = args[0] if args else kwargs.get("input")
-        if isinstance(y, Tensor) and y.requires_grad and isinstance(x, Tensor) and x.dim() and self._handles:
+        if not (isinstance(y, Tensor) and y.requires_grad and isinstance(x, Tensor) and x.dim()):
+            return
+        if self._handles and not _by_others():
             x, training = x.detach(), module.training
-            self._expect(y.register_hook, path, len(x), lambda d: Call(x, d, training, tokens_first))
+            axis = self._axis if axis is None and _place(x) in self._inputs else axis
+            self._expect(y.register_hook, path, len(x), lambda d: Call(x, d, training, axis, doubt))
 
     @eagerly
     def _attended(self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], y: Any) -> None:
         """Attention was called."""
         assert isinstance(module, nn.MultiheadAttention)
         y = y[0]
-        if not (y.requires_grad and self._handles):
+        if not (y.requires_grad and self._handles) or _by_others():
             return
         samples, found = samples_of(module, args, kwargs), projections(module, args, kwargs, y)
         if found is None:
             self._expect(y.register_hook, path, samples, Unread)
             return
         for node, operation in found:
-            self._expect(partial(_hook_node, node), path, samples, partial(Projection, operation, samples))
+            self._expect(partial(_hook_node, node), path, samples, partial(Projection.arrived, operation, samples))
 
     def _expect(self, register: Callable[[Callable], Any], path: str, rows: int, make: Callable[[Tensor], Use]) -> None:
         """Register a hook for a cotangent that belongs to the current batch."""
@@ -219,7 +241,22 @@ class Recorder:
 
 def _hook_node(node: Node, arrived: Callable[[Tensor], None]) -> None:
     """Have it told the cotangent of a node's output. It must not know the node itself, or neither would ever go."""
-    node.register_prehook(lambda grads: arrived(grads[0]))
+    node.register_prehook(lambda grads: None if grads[0] is None else arrived(grads[0]))
+
+
+def _by_others() -> bool:
+    """Whether the model is called for something else: a Jacobian, or inside of `torch.func`."""
+    return engine_at_work() or torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _place(t: Tensor) -> tuple:
+    """Where a tensor is in memory."""
+    return t.data_ptr(), t.shape, t.stride()
+
+
+def _counts(index: Tensor) -> bool:
+    """Whether it is 0, 1, 2, …"""
+    return torch.equal(index, torch.arange(len(index), device=index.device, dtype=index.dtype))
 
 
 def _in_backward() -> bool:

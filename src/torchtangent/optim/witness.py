@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from torchtangent.jacobians.call import engine_at_work
 from torchtangent.jacobians.factors import LayerJacobian, Outer
 from torchtangent.optim.layer import Weight
 
@@ -31,7 +32,9 @@ class Witness:
             self._handles[name] = params[name].register_hook(partial(self._add, name))
         self.clear()
 
-    def _add(self, name: str, grad: Tensor) -> None:
+    def _add(self, name: str, grad: Tensor | None) -> None:
+        if grad is None or engine_at_work():
+            return
         grad = grad.detach()
         grad = grad.to_dense() if grad.is_sparse else grad
         self.total[name] = self.total[name] + grad if name in self.total else grad.clone()
