@@ -392,6 +392,20 @@ def test_every_change_of_a_gradient_is_seen(samples: int, outputs: int) -> None:
     assert block._multiple({**mean, "bias": torch.zeros(outputs)}, jacobian) is None
 
 
+def test_changes_of_small_features_are_seen() -> None:
+    """What is far below the size of the whole gradient may be large for its own column."""
+    layer, x = nn.Linear(60, 50), torch.randn(8, 60)
+    x[:, 7] *= 1e-6
+    opt = EKFAC(layer, 1.0, EPS)
+    layer(x).square().sum().backward()
+    jacobian, block = opt.plan.jacobians(opt.recorder.batches[0])["weight"], opt.plan.layers[0]
+    for scale in (1.0, 0.5):
+        mean = {name: p.grad * scale for name, p in layer.named_parameters()}
+        assert block._multiple(mean, jacobian) == pytest.approx(scale)
+        mean["weight"][:, 7] = 0
+        assert block._multiple(mean, jacobian) is None
+
+
 AVERAGE = partial(EKFAC, scalings="average")
 
 

@@ -160,26 +160,27 @@ class Matrix(Layer):
         """c if the mean gradient M is c Σ_n d [a 1]ᵀ; None if it is not: anyone may change gradients.
 
         Compared by a random vector on its left, and, unless c = 1, by one on its right (all gradients of one sample
-        would be multiples of each other), against the rounding of the terms. Where it holds, M can be multiplied by
-        way of its factors, less work for small batches. Not on GPUs, which would wait for it.
+        would be multiples of each other), entry by entry, against the rounding of the terms. Where it holds, M can be
+        multiplied by way of its factors, less work for small batches. Not on GPUs, which would wait for it.
         """
         W, d, a = mean[self.key].flatten(1), jacobian.d[:, 0, 0, 0], jacobian.a[:, 0, 0]
         if W.device.type != "cpu" or d.dtype != W.dtype:
             return None
         b = None if self.weight.bias is None else mean[self.weight.bias].to(W)
-        left = _direction(W.shape[0], W.dtype)
-        s, length, count = d @ left, _norm(a), math.sqrt(len(a))
-        pairs = [(left @ W, s @ a, _norm(s) * length)]
+        norm = torch.linalg.vector_norm
+        left, size, count = _direction(W.shape[0], W.dtype), norm(d), math.sqrt(len(a))
+        s = d @ left
+        pairs = [(left @ W, s @ a, size * norm(a, dim=0))]
         if b is not None:
-            pairs.append((left @ b, s.sum(), _norm(s) * count))
+            pairs.append((left @ b, s.sum(), size * count))
         if _are_multiples(pairs, 1.0):  # as autograd left it
             return 1.0
-        right = _direction(W.shape[1], W.dtype)
-        pairs.append((W @ right, (a @ right) @ d, _norm(d) * length))
+        right, sizes = _direction(W.shape[1], W.dtype), norm(d, dim=0)
+        pairs.append((W @ right, (a @ right) @ d, sizes * norm(a)))
         if b is not None:
-            pairs.append((b, d.sum(0), _norm(d) * count))
-        c = sum(float(found.mul(v).sum()) / unit**2 for found, v, unit in pairs)
-        c /= max(sum((_norm(v) / unit) ** 2 for _, v, unit in pairs), torch.finfo(W.dtype).tiny)
+            pairs.append((b, d.sum(0), sizes * count))
+        found, v = (torch.cat([(pair[i] / pair[2]).nan_to_num(0.0).view(-1) for pair in pairs]) for i in (0, 1))
+        c = float(found @ v) / max(float(v @ v), torch.finfo(W.dtype).tiny)
         return c if _are_multiples(pairs, c) else None
 
 
@@ -209,14 +210,10 @@ def _turned(a: Float[Tensor, "X Y"], b: Float[Tensor, "Y Z"], by: float | Tensor
     return _scaled_product(a, b, by, out=_aligned(a, a.shape[0], b.shape[1]))
 
 
-def _are_multiples(pairs: list[tuple[Tensor, Tensor, float]], c: float) -> bool:
-    """Whether the first of each is c times the second, up to the rounding of terms whose size is the third."""
-    error = math.hypot(*(_norm(torch.sub(found, v, alpha=c)) / unit for found, v, unit in pairs))
-    return error <= 30 * torch.finfo(pairs[0][0].dtype).eps * abs(c)
-
-
-def _norm(t: Tensor) -> float:
-    return max(float(torch.linalg.vector_norm(t)), 1e-60)  # to divide by, also by its square
+def _are_multiples(pairs: list[tuple[Tensor, Tensor, Tensor]], c: float) -> bool:
+    """Whether all numbers of the first are c times those of the second, up to the rounding of terms of a size."""
+    allowed = 30 * torch.finfo(pairs[0][0].dtype).eps * abs(c)
+    return all(bool((torch.sub(found, v, alpha=c).abs_() <= allowed * size).all()) for found, v, size in pairs)
 
 
 def _aligned(like: Tensor, *shape: int) -> Tensor:
