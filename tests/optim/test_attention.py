@@ -404,6 +404,14 @@ def test_input_with_tokens_first(samples: int, tokens: int) -> None:
         torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize(("samples", "tokens"), [(6, 5), (8, 4), (4, 8)])
+def test_input_with_tokens_first_has_to_be_told(samples: int, tokens: int) -> None:
+    model, y = Turned(Reader(batch_first=False)), torch.randint(0, 3, (samples,))
+    opt = METHODS["ekfac"](model, LR, EPS)
+    with pytest.raises(RuntimeError, match=f"sees {samples} samples of {tokens} tokens. .* batch_axis=1"):
+        step(model, opt, torch.randint(0, 9, (tokens, samples)), y)
+
+
 class Turned(nn.Module):
     """A reader whose input has tokens first."""
 

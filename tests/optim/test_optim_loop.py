@@ -392,6 +392,22 @@ def test_every_change_of_a_gradient_is_seen(samples: int, outputs: int) -> None:
     assert block._multiple({**mean, "bias": torch.zeros(outputs)}, jacobian) is None
 
 
+@pytest.mark.parametrize(("kl_clip", "kept"), [(1e9, 0.1), (None, 1.0)])
+def test_momentum_does_not_grow_with_the_rate(kl_clip: float | None, kept: float) -> None:
+    """Where steps are bounded: what was bounded at a tenth of the rate would go ten times as far."""
+    model, (x, y) = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double(), data()
+    opt = KFAC(model, 0.01, EPS, momentum=0.9, basis_every=1, kl_clip=kl_clip)
+    train(model, opt, x, y, steps=2)
+    before, m = flat(model), torch.cat([opt.state[p]["momentum"].flatten() for p in model.parameters()])
+    alone = copy.deepcopy(model)
+    train(alone, KFAC(alone, 1.0, EPS, basis_every=1, kl_clip=None), x, y, steps=1)
+    u = before - flat(alone)
+    opt.param_groups[0]["lr"] = 0.1
+    train(model, opt, x, y, steps=1)
+    torch.testing.assert_close(flat(model), before - 0.1 * (0.9 * kept * m + u), rtol=1e-9, atol=1e-11)
+    assert opt.state_dict()["progress"]["rates"] == [0.1]
+
+
 def test_changes_of_small_features_are_seen() -> None:
     """What is far below the size of the whole gradient may be large for its own column."""
     layer, x = nn.Linear(60, 50), torch.randn(8, 60)

@@ -36,6 +36,12 @@ class Projection(NamedTuple):
 
     def factors(self, module: nn.Module, n: int) -> dict[str, LayerJacobian]:
         """Of n samples of the model, each of which may be several of attention's (windows of an image)."""
+        assert isinstance(module, nn.MultiheadAttention)
+        if not module.batch_first and 1 < self.samples != n == self.of.rows // self.samples:
+            raise RuntimeError(
+                f"The model's input seems to have tokens first: its first axis has {n} entries, and its attention sees "
+                f"{self.samples} samples of {n} tokens. Make the optimizer with batch_axis=1."
+            )
         if self.samples % n:
             raise NoRule(f"it saw {self.samples} samples for {n} of the model")
         found = self.of.factors(wide(self.d).unsqueeze(1), self.samples, inner=True)

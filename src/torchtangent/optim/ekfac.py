@@ -61,7 +61,8 @@ class EKFAC(Preconditioned):
         sua: Take the taps of convolutions as uncorrelated: smaller input factors, over channels only.
         rest: What is no matrix of a linear map: "block" (default: norm layers and lone biases by their exact block, or
             by one for each channel where that has more than 1024 rows; embeddings by their diagonal), "diagonal" or
-            "plain".
+            "plain". Parameters of which no sample's gradient is known (of recurrent layers, class tokens, tied tables)
+            are divided by ε + a running average of N ∇², the mean gradient; with "plain" they keep it as it is.
         loss: Whether the loss is a "mean" (default) or a "sum" over samples; the step is the same for both if it is
             told (a sum of N samples that is taken for a mean makes steps far too short). With gradient accumulation
             "mean" is the mean over all samples since the last step.
@@ -69,12 +70,14 @@ class EKFAC(Preconditioned):
             needs `likelihood`, and `step` a closure). Where a sample has several terms the likelihood sums over them.
         likelihood: "categorical", "bernoulli" or "gaussian", for sampled curvature.
         decoupled: Whether weight decay multiplies θ by 1 − ηω instead of being preconditioned with the gradient.
-        kl_clip: κ, 1e-3 by default: the step is shortened to η² uᵀ(F + ε)u ≤ κ, with η / (1 − μ) for η. If F is the
-            Fisher matrix, that is twice the KL divergence that it causes; empirical curvature falls with the loss, and
-            steps are then longer. None for no bound.
+        kl_clip: κ, 1e-3 by default: the step is shortened to η² uᵀ(F + ε)u ≤ κ, with η / (1 − μ) for η; where the rate
+            rises, momentum shrinks by as much. If F is the Fisher matrix, that is twice the KL divergence that it
+            causes; empirical curvature falls with the loss, and steps are then longer. Of a loss that is a mean over
+            many outputs it is far weaker than of their sum. None for no bound.
         scaler: The `torch.amp.GradScaler` of the loop. Needed only where `scaler.unscale_(opt)` is called before
             `scaler.step(opt)`.
         seed: Of the sampled labels.
+        batch_axis: That of samples in the model's input: 0, or 1 where it has tokens first.
 
     Example:
         >>> import torch

@@ -44,7 +44,7 @@ class KFAC(Preconditioned):
         weight_decay: ω: ∇ + ωθ is preconditioned, or, if `decoupled`, θ is multiplied by 1 − ηω.
         basis_every: Steps between two decompositions.
         sua: Take the taps of convolutions as uncorrelated.
-        rest: What is no matrix of a linear map: by its "block", its "diagonal" or "plain".
+        rest: What is no matrix of a linear map: by its "block", its "diagonal" or "plain" (see `EKFAC`).
         loss: Whether the loss is a "mean" or a "sum" over samples.
         curvature: "empirical" (per-sample gradients of the loss) or "sampled" (labels drawn from the model).
         likelihood: "categorical", "bernoulli" or "gaussian", for sampled curvature.
@@ -53,6 +53,7 @@ class KFAC(Preconditioned):
             no bound.
         scaler: The `torch.amp.GradScaler` of the loop, where `scaler.unscale_(opt)` is called.
         seed: Of the sampled labels.
+        batch_axis: That of samples in the model's input: 0, or 1 where it has tokens first.
     """
 
     def __init__(

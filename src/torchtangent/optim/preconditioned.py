@@ -70,6 +70,7 @@ class Preconditioned(Optimizer):
         self.recorder, self.plan, self.notices = Recorder(), Plan(), Notices()
         self._blocks: dict[str, tuple[str, ...]] = {}  # the parameters of each block that ever was
         self._last: tuple[Slopes, Tensor | None] | None = None  # the last step, and by what it was shortened
+        self._rates: list[float] = []  # of the groups, in the last step
         self._thin: frozenset[str] = frozenset()  # blocks whose samples make less work than their gradient
         self._ready = False
         start = damping.start if isinstance(damping, Adaptive) else damping
@@ -129,6 +130,7 @@ class Preconditioned(Optimizer):
             "clipped": self.clipped,
             "unseen": dict(self.plan.unseen),
             "thin": sorted(self._thin),
+            "rates": list(self._rates),
             "blocks": {key: list(names) for key, names in self._blocks.items() if self._state_of(key)},
         }
         return {**super().state_dict(), "progress": progress}
@@ -144,6 +146,7 @@ class Preconditioned(Optimizer):
         self.steps, self.skipped, self._last = progress["steps"], progress["skipped"], None
         self._clipped = progress.get("clipped", 0)
         self._thin = frozenset(progress.get("thin", ()))
+        self._rates = list(progress.get("rates", ()))
         self.plan.keep_unseen(progress["unseen"])
         self._group = {self.names[id(p)]: group for group in self.param_groups for p in group["params"]}
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
@@ -292,9 +295,20 @@ class Preconditioned(Optimizer):
         for name, state in update.states.items():
             self.state[self._params[name]].update(state)
         states = {name: self.state[self._params[name]] for name in found}
+        self._calm()
         move(self._params, found, self._group, states, decoupled=self.settings.decoupled)
         self._last = update.slopes, shrink
         self.steps += 1
+
+    def _calm(self) -> None:
+        """Momentum from steps that were bounded at a lower rate must not go further now that the rate is higher."""
+        now = [float(group["lr"]) for group in self.param_groups]
+        if self.settings.kl_clip is not None:
+            for group, before, rate in zip(self.param_groups, self._rates, now, strict=False):
+                momenta = [state["momentum"] for p in group["params"] if "momentum" in (state := self.state.get(p, {}))]
+                if momenta and rate > before:
+                    torch._foreach_mul_(momenta, before / rate)
+        self._rates = now
 
     # Small things.
 
