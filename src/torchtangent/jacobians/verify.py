@@ -97,7 +97,8 @@ def _check_samples_apart(capture: Capture, few: Inputs, together: Tensor) -> Non
             raise ValueError(
                 f"The model mixes samples or is random: its output for sample {i} changes by {gap:.1e} when the "
                 "sample is alone instead of inside a batch. Per-sample Jacobians are not defined. "
-                "Call model.eval(), or remove what depends on the whole batch or on chance."
+                "Call model.eval(), remove what depends on the whole batch or on chance, and see to it that samples "
+                "are the first axis of inputs and outputs (for attention: batch_first=True, or transpose)."
             )
 
 

@@ -151,7 +151,7 @@ class Plan:
         head = (
             f"tiles of {self.edges[0][1]} × {self.edges[1][1]} samples, {n} × {len(self.edges[1]) - 1} of them; "
             f"{kept} samples kept at a time, captured {self.batch} at a time; "
-            f"{self.room / 2**20:.0f} MiB for products"
+            f"{self.room / 2**20:.0f} MiB for products; seconds are those of contractions, captures come on top"
         )
         rows = [f"{'parameter':40} {'way':10} {'multiplications':>15} {'bytes/sample':>13} {'seconds':>9}"]
         for name, way, products, held, seconds in self.lines:

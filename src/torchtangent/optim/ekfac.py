@@ -49,10 +49,10 @@ class EKFAC(Preconditioned):
         decay: α, 0.75.
         damping_rule: "single" (default: ε is added to s), "factored" (√ε/π and π√ε to the eigenvalues of the two
             factors, with π² the ratio of their means) or "root" (√ε to both).
-        params: Which parameters: patterns or a predicate (as in `tt.jacobian`), or tensors or groups as in torch, each
-            with `lr`, `damping`, `momentum` or `weight_decay` of its own. By default all that are trainable now; what
-            is unfrozen later moves only if it is in `params` (as with params=model.parameters()), from the next
-            `zero_grad` or `step` on.
+        params: Which parameters: patterns or a predicate of name and tensor (as in `tt.jacobian`), or tensors or
+            groups as in torch, each with `lr`, `damping`, `momentum` or `weight_decay` of its own. By default all that
+            are trainable now; what is unfrozen later moves only if it is in `params` (as with
+            params=model.parameters()), from the next `zero_grad` or `step` on.
         momentum: μ in m ← μ m + u, θ ← θ − η m; 0 by default.
         weight_decay: ω: ∇ + ωθ is preconditioned, or, if `decoupled`, θ is multiplied by 1 − ηω. Rather than a penalty
             in the loss, which is preconditioned as well, but with a warning.
@@ -78,6 +78,11 @@ class EKFAC(Preconditioned):
             `scaler.step(opt)`.
         seed: Of the sampled labels.
         batch_axis: That of samples in the model's input: 0, or 1 where it has tokens first.
+
+    Attributes:
+        steps: Steps taken.
+        skipped: Steps not taken, because something was not finite.
+        clipped: Steps that `kl_clip` shortened.
 
     Example:
         >>> import torch
