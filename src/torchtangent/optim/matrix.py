@@ -173,7 +173,7 @@ class Matrix(Layer):
         pairs = [(left @ W, s @ a, size * norm(a, dim=0))]
         if b is not None:
             pairs.append((left @ b, s.sum(), size * count))
-        if _are_multiples(pairs, 1.0):  # as autograd left it
+        if _are_multiples(pairs, 1.0, sum(W.shape)):  # as autograd left it
             return 1.0
         right, sizes = _direction(W.shape[1], W.dtype), norm(d, dim=0)
         pairs.append((W @ right, (a @ right) @ d, sizes * norm(a)))
@@ -181,7 +181,7 @@ class Matrix(Layer):
             pairs.append((b, d.sum(0), sizes * count))
         found, v = (torch.cat([(pair[i] / pair[2]).nan_to_num(0.0).view(-1) for pair in pairs]) for i in (0, 1))
         c = float(found @ v) / max(float(v @ v), torch.finfo(W.dtype).tiny)
-        return c if _are_multiples(pairs, c) else None
+        return c if _are_multiples(pairs, c, sum(W.shape)) else None
 
 
 def outers(layer: Layer, passes: Passes) -> list[Outer]:
@@ -210,9 +210,9 @@ def _turned(a: Float[Tensor, "X Y"], b: Float[Tensor, "Y Z"], by: float | Tensor
     return _scaled_product(a, b, by, out=_aligned(a, a.shape[0], b.shape[1]))
 
 
-def _are_multiples(pairs: list[tuple[Tensor, Tensor, Tensor]], c: float) -> bool:
-    """Whether all numbers of the first are c times those of the second, up to the rounding of terms of a size."""
-    allowed = 30 * torch.finfo(pairs[0][0].dtype).eps * abs(c)
+def _are_multiples(pairs: list[tuple[Tensor, Tensor, Tensor]], c: float, terms: int) -> bool:
+    """Whether all numbers of the first are c times those of the second, up to the rounding of `terms` of a size."""
+    allowed = 2 * math.sqrt(terms) * torch.finfo(pairs[0][0].dtype).eps * abs(c)
     return all(bool((torch.sub(found, v, alpha=c).abs_() <= allowed * size).all()) for found, v, size in pairs)
 
 
