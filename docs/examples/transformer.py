@@ -1,4 +1,4 @@
-"""A transformer that reads digits row by row: what its layers add to the kernel, and EKFAC beside Adam, rates as usual."""
+"""A transformer that reads digits row by row: what its layers add to the kernel, and EKFAC beside Adam."""
 
 import copy
 
