@@ -9,18 +9,17 @@ Jacobian is when they arrive. What is read off the graph is checked like everyth
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, Node
+from torch.autograd.graph import GradientEdge
 
-from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer, Scale, outer
+from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.graph import Graph
+from torchtangent.jacobians.operations import Operation, find_operations, outward, shape_of
 from torchtangent.jacobians.rules import RULES, NoRule, row_axes
 
 
@@ -107,7 +106,7 @@ class LayerUse(Use):
             raise NoRule(f"{rows} rows for {n} samples")
         x, d = self.x.flatten(0, self.axes - 1), self._rows(d)
         if inner:
-            x, d = _outward(x, n), _outward(d, n)
+            x, d = outward(x, n), outward(d, n)
         found = RULES[type(self.module)](self.module, wide(x), d)
         found = {self.names[a]: jacobian for a, jacobian in found.items() if a in self.names}
         return found if rows == n else {name: jacobian.regroup(n) for name, jacobian in found.items()}
@@ -138,86 +137,6 @@ class GraphUse(Use):
         return self.of.factors(d, n, inner=inner)
 
 
-@dataclass(frozen=True, eq=False)
-class Operation:
-    """What an operation does with parameters: its output is `rows` of a `width`. It knows no node of the graph."""
-
-    rows: int
-    width: int
-    parts: dict[str, Part]
-
-    def filled(self, node: Any) -> Operation:
-        """The same with what its node saved. A checkpoint computes that again, so only a backward pass should ask."""
-        parts = {k: replace(part, x=part.read(node).detach()) if part.read else part for k, part in self.parts.items()}
-        return replace(self, parts=parts)
-
-    def by_row(self, d: Float[Tensor, "y0 C *y"]) -> Float[Tensor, "rows C K"]:
-        """Cotangents of the output, row by row."""
-        return d.movedim(1, 0).reshape(d.shape[1], -1, self.width).transpose(0, 1)
-
-    def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
-        """The Jacobians of its parameters (see `Use.factors`)."""
-        if self.rows == 0 or self.rows % n:
-            raise NoRule(f"{self.rows} rows for {n} samples")
-        rows = self.by_row(d)
-        rows = (_outward(rows, n) if inner else rows).unsqueeze(2)
-        found = {}
-        for name, part in self.parts.items():
-            x = part.by_row(self.rows, d.dtype)
-            found[name] = part.make(_outward(x, n) if inner and x is not None else x, rows).regroup(n)
-        return found
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """One parameter in an operation whose output is rows of a width.
-
-    Args:
-        make: x of each row and d, (rows, C, 1, width), to the Jacobian of the rows.
-        width: Of a row.
-        read: From the operation's node to what the parameter meets, if it matters.
-        axes: How many of its last axes belong to a row.
-        x: What was read.
-    """
-
-    make: Callable[[Any, Tensor], LayerJacobian]
-    width: int
-    read: Callable[[Any], Tensor] | None = None
-    axes: int = 1
-    x: Tensor | None = None
-
-    def by_row(self, rows: int, dtype: torch.dtype) -> Tensor | None:
-        """What each row meets; numbers, but not indices, in the format of the cotangents."""
-        if self.x is None:
-            return None
-        x = self.x.reshape(rows, *self.x.shape[self.x.dim() - self.axes :])
-        return x.to(dtype) if self.axes else x
-
-
-def find_operations(graph: Graph, params: Mapping[str, Tensor]) -> tuple[dict[Node, list[Operation]], set[str]]:
-    """All uses of some parameters in a graph, still without what they meet, and those that have others than are known.
-
-    An operation may be there twice, once for each width of what it does.
-    """
-    found: dict[tuple[Node, int], dict[str, Part]] = defaultdict(dict)
-    unknown = set()
-    for name, p in params.items():
-        stand_in = torch.empty(p.shape, device="meta")  # as good as p itself, to see what a view of it is
-        try:
-            parts = list(_parts(graph, id(p), [stand_in], p.shape))
-            if len({node for node, _ in parts}) < len(parts):
-                raise NoRule("twice in one operation")
-        except (NoRule, RuntimeError, AttributeError):  # also: what was saved has another name
-            unknown.add(name)
-            continue
-        for node, part in parts:
-            found[node, part.width][name] = part
-    operations = defaultdict(list)
-    for (node, width), together in found.items():
-        operations[node].append(Operation(_shape(node).numel() // width, width, together))
-    return operations, unknown
-
-
 def read_graph(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[GraphUse], set[str]]:
     """All uses of some parameters in a graph, and those that have others than are known here."""
     operations, unknown = find_operations(graph, params)
@@ -232,182 +151,8 @@ def read_graph(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[GraphUs
     for node, operation in filled:
         known = replace(operation, parts={k: part for k, part in operation.parts.items() if k not in unknown})
         x = next((part.x for part in known.parts.values() if part.x is not None), torch.empty(0))
-        uses.append(GraphUse(x, GradientEdge(node, 0), _shape(node), known))
+        uses.append(GraphUse(x, GradientEdge(node, 0), shape_of(node), known))
     return [use for use in uses if use.params], unknown
-
-
-def _parts(graph: Graph, key: Node | int, views: list[Tensor], shape: torch.Size) -> Iterator[tuple[Node, Part]]:
-    """The operations behind a parameter, also behind views of it; `views` are the results of `key`."""
-    for node, argument, result in graph.users[key]:
-        kind, view = type(node).__name__, views[result]
-        if view.numel() == 0:
-            raise NoRule("empty")
-        if kind in _VIEWS:
-            yield from _parts(graph, node, _VIEWS[kind](node, view), shape)
-        elif kind in _OPERATIONS:
-            part = _OPERATIONS[kind](node, argument, view, shape)
-            yield _product_before(graph, node, argument) or node, part
-        else:
-            raise NoRule(kind)
-
-
-def _product_before(graph: Graph, node: Any, argument: int) -> Node | None:
-    """x W whose result nobody uses but the sum with b, and which has the same cotangents: there b meets its weight."""
-    if type(node).__name__ != "AddBackward0" or node._saved_alpha != 1:
-        return None
-    before: Any = node.next_functions[1 - argument][0]
-    while type(before).__name__ in ("ViewBackward0", "UnsafeViewBackward0") and len(graph.users[before]) == 1:
-        before = before.next_functions[0][0]
-    alone = type(before).__name__ == "MmBackward0" and len(graph.users[before]) == 1
-    return before if alone and _shape(before).numel() == _shape(node).numel() else None
-
-
-def _mm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
-    """y = x W."""
-    if argument != 1:
-        raise NoRule("a weight on the left")
-    return _matrix(lambda node: node._saved_self, view, shape)
-
-
-def _addmm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
-    """y = b + x W."""
-    if argument == 1 or node._saved_alpha != 1 or node._saved_beta != 1:
-        raise NoRule("a weight on the left, or multiplied")
-    if argument == 0:
-        return _shift(node, argument, view, shape)
-    return _matrix(lambda node: node._saved_mat1, view, shape)
-
-
-def _matrix(read: Callable[[Any], Tensor], view: Tensor, shape: torch.Size) -> Part:
-    """The view, (I, O), is the transposed weight, some of its rows, or the weight itself."""
-    start, outputs = int(view.storage_offset()), view.shape[1]
-    if len(shape) == 2 and view.stride() == (1, shape[1]) and view.shape[0] == shape[1]:
-        rows = start // shape[1]
-
-        def make(x: Tensor, d: Tensor) -> Outer:
-            return outer(x.unsqueeze(1), _padded(d, rows, shape[0]), shape)
-
-    elif view.shape == shape and view.is_contiguous():
-
-        def make(x: Tensor, d: Tensor) -> Outer:
-            return replace(outer(x.unsqueeze(1), d, shape), order=(1, 0))
-
-    else:
-        raise NoRule("not a matrix")
-    return Part(make, outputs, read)
-
-
-def _add(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
-    if argument == 1 and node._saved_alpha != 1:
-        raise NoRule("multiplied")
-    return _shift(node, argument, view, shape)
-
-
-def _shift(node: Any, _: int, view: Tensor, shape: torch.Size) -> Part:
-    """y = x + b, with b the same in every row; or b repeated."""
-    own, start = _tail(node, view), int(view.storage_offset())
-
-    def make(x: None, d: Tensor) -> Scale:
-        return Scale(None, _padded(d, start, shape.numel()), shape)
-
-    return Part(make, own.numel())
-
-
-def _mul(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
-    """y = x ∘ w, with w the same in every row."""
-    own, start, size = _tail(node, view), int(view.storage_offset()), shape.numel()
-
-    def read(node: Any) -> Tensor:
-        other = node._saved_other if argument == 0 else node._saved_self
-        return other.expand(_shape(node)).reshape(-1, own.numel())
-
-    def make(x: Tensor, d: Tensor) -> Scale:
-        return Scale(_padded(x, start, size).unsqueeze(1), _padded(d, start, size), shape)
-
-    return Part(make, own.numel(), read)
-
-
-def _embedding(node: Any, _: int, view: Tensor, shape: torch.Size) -> Part:
-    """Rows of a table."""
-    if view.shape != shape or not view.is_contiguous() or node._saved_scale_grad_by_freq:
-        raise NoRule("not a table")
-    padding = _signed(node._saved_padding_idx)
-
-    def make(index: Tensor, d: Tensor) -> Lookup:
-        kept = (index != padding)[:, None, None, None]
-        return Lookup(index.unsqueeze(1), d * kept, shape)
-
-    return Part(make, shape[1], lambda node: node._saved_indices, axes=0)
-
-
-_OPERATIONS: dict[str, Callable[[Any, int, Tensor, torch.Size], Part]] = {
-    "MmBackward0": _mm,
-    "AddmmBackward0": _addmm,
-    "AddBackward0": _add,
-    "ExpandBackward0": _shift,
-    "RepeatBackward0": _shift,
-    "MulBackward0": _mul,
-    "EmbeddingBackward0": _embedding,
-}
-
-_VIEWS: dict[str, Callable[[Any, Tensor], list[Tensor]]] = {
-    "AliasBackward0": lambda node, t: [t],
-    "ToCopyBackward0": lambda node, t: [_cast(node, t)],
-    "TBackward0": lambda node, t: [t.t()],
-    "TransposeBackward0": lambda node, t: [t.transpose(_signed(node._saved_dim0), _signed(node._saved_dim1))],
-    "ViewBackward0": lambda node, t: [t.view(_shape(node))],
-    "UnsqueezeBackward0": lambda node, t: [t.view(_shape(node))],
-    "SelectBackward0": lambda node, t: [t.select(_signed(node._saved_dim), _signed(node._saved_index))],
-    "SliceBackward0": lambda node, t: [_sliced(node, t)],
-    "SplitBackward0": lambda node, t: list(t.split(node._saved_split_size, _signed(node._saved_dim))),
-    "SplitWithSizesBackward0": lambda node, t: list(t.split(list(node._saved_split_sizes), _signed(node._saved_dim))),
-}
-
-
-def _cast(node: Any, t: Tensor) -> Tensor:
-    """In another format, as under autocast."""
-    here, before = node._input_metadata[0], node.next_functions[0][0]._input_metadata[0]
-    if here.device != before.device:
-        raise NoRule("copied to another device")
-    return t
-
-
-def _sliced(node: Any, t: Tensor) -> Tensor:
-    axis, size = _signed(node._saved_dim), t.dim()
-    where = slice(_signed(node._saved_start), _signed(node._saved_end), node._saved_step)
-    return t[tuple(where if i == axis % size else slice(None) for i in range(size))]
-
-
-def _tail(node: Any, view: Tensor) -> torch.Size:
-    """The last axes of an operation's output, which are the view's own; it is the same for all others."""
-    own = view.squeeze() if view.numel() == 1 else view
-    while own.dim() and own.shape[0] == 1:
-        own = own[0]
-    shape = _shape(node)
-    if not own.is_contiguous() or own.shape != shape[len(shape) - own.dim() :]:
-        raise NoRule("not the same in every row")
-    return own.shape
-
-
-def _padded(t: Tensor, start: int, size: int) -> Tensor:
-    """The last axis as a part of a longer one."""
-    return t if t.shape[-1] == size else nn.functional.pad(t, (start, size - start - t.shape[-1]))
-
-
-def _outward(t: Tensor, n: int) -> Tensor:
-    """Rows of which every n-th is a sample's, sample by sample."""
-    return t.unflatten(0, (-1, n)).transpose(0, 1).flatten(0, 1)
-
-
-def _shape(node: Any) -> torch.Size:
-    """Of a node's only result."""
-    (only,) = node._input_metadata
-    return torch.Size(only.shape)
-
-
-def _signed(number: int) -> int:
-    """Nodes show negative numbers as those of an unsigned type."""
-    return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def wide(t: Tensor) -> Tensor:
