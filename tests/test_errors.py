@@ -480,3 +480,24 @@ def test_an_array_is_no_vector() -> None:
     F = tt.fisher(nn.Linear(3, 2), (torch.randn(4, 3), None), tt.Diagonal)
     with pytest.raises(TypeError, match=r"got ndarray; torch\.as_tensor"):
         F @ F.diag().numpy()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "said"),
+    [
+        (torch.zeros(3, dtype=torch.long), IndexError, "1 argument ((2,)), samples first"),
+        ((torch.zeros(3, 2, dtype=torch.long), torch.zeros(3)), TypeError, "2 arguments ((2, 2), (2,)), samples first"),
+    ],
+)
+def test_an_error_of_the_model_says_what_it_was_given(inputs: Any, error: type[Exception], said: str) -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(9, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.table(x).mean(1)[:, : x.shape[1]]
+
+    with pytest.raises(error) as caught:
+        tt.ntk(Words(), inputs)
+    assert said in " ".join(caught.value.__notes__)

@@ -43,10 +43,14 @@ class Network:
         replaced = self._copied_buffers()
         for key, value in (params or {}).items():
             replaced.update(dict.fromkeys(self._names[key], value))
-        if replaced:
-            result = torch.func.functional_call(self.model, replaced, args, kwargs, tie_weights=False)
-        else:
-            result = self.model(*args, **kwargs)
+        try:
+            if replaced:
+                result = torch.func.functional_call(self.model, replaced, args, kwargs, tie_weights=False)
+            else:
+                result = self.model(*args, **kwargs)
+        except (TypeError, IndexError, ValueError) as error:
+            error.add_note(f"The model was called with {_described(args, kwargs)}, samples first.")
+            raise
         return pick(result, self.output, batch_size(x))
 
     def names_of(self, p: nn.Parameter) -> int:
@@ -62,6 +66,13 @@ class Network:
                     made[id(b)] = made.get(id(b), b.clone())
                     copies[f"{path}.{attribute}" if path else attribute] = made[id(b)]
         return copies
+
+
+def _described(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """What a model was given, for an error that it raised."""
+    parts = [("", value) for value in args] + [(f"{name}=", value) for name, value in kwargs.items()]
+    said = [f"{name}{tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__}" for name, v in parts]
+    return f"{len(parts)} argument{'s' if len(parts) > 1 else ''} ({', '.join(said)})"
 
 
 def pull_back(f: Tensor, params: Mapping[str, Tensor], u: Tensor, *, keep_graph: bool = False) -> dict[str, Tensor]:
