@@ -120,6 +120,21 @@ def test_attention_is_preconditioned_as_on_the_cpu(method: str) -> None:
     torch.testing.assert_close(flat(there).cpu(), flat(here), rtol=1e-6, atol=1e-8)
 
 
+def test_jacobians_in_between_are_not_recorded() -> None:
+    """Backward passes on a GPU run in threads of their own."""
+    model, (x, y) = nn.Sequential(nn.Flatten(), nn.Linear(192, 10)).cuda(), images()
+    opt = EKFAC(model, 0.1, EPS)
+    opt.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    tt.jacobian(model, x[:4]).dense()
+    loss.backward()
+    tt.jacobian(model, x[:4]).dense()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tt.TangentWarning)
+        opt.step()
+    assert "more than the recorded part" not in opt.explain()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_attention_under_autocast(dtype: torch.dtype) -> None:
     model, x, y = transformer().cuda(), torch.randn(64, 5, 8).cuda(), torch.randint(0, 3, (64,)).cuda()

@@ -381,9 +381,9 @@ def test_an_attention_of_ones_own_in_a_transformer_of_torch() -> None:
     class Layer(nn.TransformerEncoderLayer):
         def __init__(self) -> None:
             super().__init__(E, HEADS, 8, batch_first=True)
-            self.self_attn = Own()  # type: ignore[assignment]
+            self.self_attn = Own()  # type: ignore[assignment]  # which torch lets one do
 
-        def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # without masks
             return self.norm2(x + self._ff_block(self.norm1(x)))
 
     model, (x, y) = nn.Sequential(Layer(), nn.Flatten(), nn.Linear(T * E, 3)).double(), data()

@@ -86,30 +86,35 @@ def pull_back(f: Tensor, params: Mapping[str, Tensor], u: Tensor, *, keep_graph:
     return {name: g.to_dense() if g.is_sparse else g for name, g in zip(params, grads, strict=True)}
 
 
-_inside = threading.local()
+_inside: list[int] = []  # the threads in which models are called and differentiated here, not by their users
 
 
 def engine_at_work() -> bool:
-    """Whether the model is called and differentiated here, not by its user."""
-    return getattr(_inside, "depth", 0) > 0
+    """Whether this thread does so."""
+    return threading.get_ident() in _inside
+
+
+def engine_at_work_anywhere() -> bool:
+    """Whether any does: on a GPU backward passes are in threads of autograd's own."""
+    return bool(_inside)
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Gradients on, fused attention off (it lacks derivatives that are needed here), global random state kept."""
     fused = torch.backends.mha.get_fastpath_enabled()
-    _inside.depth = getattr(_inside, "depth", 0) + 1
     with (
         torch.enable_grad(),
         torch.random.fork_rng(devices=range(torch.cuda.device_count())),
         sdpa_kernel(SDPBackend.MATH),
     ):
         torch.backends.mha.set_fastpath_enabled(False)
+        _inside.append(threading.get_ident())
         try:
             yield
         finally:
+            _inside.remove(threading.get_ident())
             torch.backends.mha.set_fastpath_enabled(fused)
-            _inside.depth -= 1
 
 
 class StepByStep:

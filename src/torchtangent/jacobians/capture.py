@@ -2,8 +2,8 @@
 
 A forward pass with hooks records, for every use of a layer that has a rule, its input and the place of its output
 in the autograd graph. Pulling cotangents back to these places gives the factors (a, d) of each parameter. The graph
-itself then says whether that is the whole story: a parameter that it uses more often than was recorded goes to
-the fallback. Numbers are checked once per `Capture` (see verify.py).
+itself then says whether that is the whole story: a parameter that it uses more often than was recorded is read off
+the graph (see operations.py), or goes to the fallback. Numbers are checked once per `Capture` (see verify.py).
 """
 
 from __future__ import annotations

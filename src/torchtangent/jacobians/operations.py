@@ -76,7 +76,7 @@ class Part:
         return x.to(dtype) if self.axes else x
 
 
-def find_operations(graph: Graph, params: Mapping[str, Tensor]) -> tuple[dict[Node, list[Operation]], set[str]]:
+def find_operations(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[tuple[Node, Operation]], set[str]]:
     """All uses of some parameters in a graph, still without what they meet, and those that have others than are known.
 
     An operation may be there twice, once for each width of what it does.
@@ -94,10 +94,8 @@ def find_operations(graph: Graph, params: Mapping[str, Tensor]) -> tuple[dict[No
             continue
         for node, part in parts:
             found[node, part.width][name] = part
-    operations = defaultdict(list)
-    for (node, width), together in found.items():
-        operations[node].append(Operation(shape_of(node).numel() // width, width, together))
-    return operations, unknown
+    each = ((node, width, parts) for (node, width), parts in found.items())
+    return [(node, Operation(shape_of(node).numel() // width, width, parts)) for node, width, parts in each], unknown
 
 
 def _parts(graph: Graph, key: Node | int, views: list[Tensor], shape: torch.Size) -> Iterator[tuple[Node, Part]]:

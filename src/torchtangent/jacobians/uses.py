@@ -139,8 +139,7 @@ class GraphUse(Use):
 
 def read_graph(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[GraphUse], set[str]]:
     """All uses of some parameters in a graph, and those that have others than are known here."""
-    operations, unknown = find_operations(graph, params)
-    found = [(node, operation) for node, several in operations.items() for operation in several]
+    found, unknown = find_operations(graph, params)
     filled = []
     for node, operation in found:
         try:

@@ -66,7 +66,7 @@ def projections(
         return None  # a checkpoint: whatever is read would be computed again
     trained = {name: p for name, p in module.named_parameters() if name in PROJECTIONS and p.requires_grad}
     found, unknown = find_operations(Graph(y, leaves(args) + leaves(kwargs)), trained)
-    return None if unknown else [(node, operation) for node, several in found.items() for operation in several]
+    return None if unknown else found
 
 
 def samples_of(module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

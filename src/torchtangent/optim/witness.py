@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from torchtangent.jacobians.call import engine_at_work
+from torchtangent.jacobians.call import engine_at_work_anywhere
 from torchtangent.jacobians.factors import LayerJacobian, Outer
 from torchtangent.optim.layer import Weight
 
@@ -33,7 +33,7 @@ class Witness:
         self.clear()
 
     def _add(self, name: str, grad: Tensor | None) -> None:
-        if grad is None or engine_at_work():
+        if grad is None or engine_at_work_anywhere():
             return
         grad = grad.detach()
         grad = grad.to_dense() if grad.is_sparse else grad
