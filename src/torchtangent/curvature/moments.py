@@ -47,10 +47,10 @@ class Moment:
         self.rows = []
         return self.total
 
-    def lower(self) -> Float[Tensor, "G I I"]:
-        """The sum itself, of which the lower triangle counts, for a moment that keeps no rows."""
+    def lower(self, scale: float) -> Float[Tensor, "G I I"]:
+        """`scale` times the sum, of which the lower triangle counts: the sum itself, of a moment that keeps no rows."""
         assert self.total is not None
-        return self.total
+        return self.total.mul_(scale)
 
     def operators(self, scale: float) -> list[Operator]:
         """`scale` times the sum, one operator for each group."""

@@ -41,7 +41,8 @@ class Matrix(Layer):
         sums = self._sums(jacobians[0])
         for jacobian in jacobians:
             sums.add({self.key: jacobian})
-        return sums.B.lower().mul_(scale**2 / n), sums.A.lower().mul_(share / sums.locations)
+        B, A = sums.lower(n)
+        return B.mul_(scale**2), A.mul_(share)
 
     def thin(self, passes: Passes) -> bool:
         jacobians = outers(self, passes)
