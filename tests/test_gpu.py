@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import oracle
@@ -138,6 +139,15 @@ def test_what_no_layer_holds(kind: str, dtype: torch.dtype) -> None:
     places = [p.data_ptr() for p in model.parameters()]
     tolerance = 1e-10 if dtype == torch.float64 else 1e-5
     assert relative(tt.jacobian(model, x).dense(), J) < tolerance
+    P = J.shape[-1]
+    v, u = torch.randn(P, dtype=torch.float64), torch.randn(J.shape[:-1], dtype=torch.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tt.TangentWarning)  # forward mode lacks some of these
+        assert relative(tt.jacobian(model, x) @ v.to(x), J @ v) < tolerance
+        assert relative(tt.jacobian(model, x).T @ u.to(x), torch.einsum("ncp,nc->p", J, u)) < tolerance
+        F = tt.fisher(model, (x, None), tt.Implicit, likelihood="gaussian")
+        assert relative(F @ v.to(x), torch.einsum("ncp,ncq,q->p", J, J, v) / len(x)) < tolerance
+        assert torch.isfinite(tt.hessian(model, (x, torch.zeros_like(u).to(x)), nn.functional.mse_loss) @ v.to(x)).all()
     assert relative(tt.ntk(model, x), expected_kernel(J, J)) < tolerance
     assert [p.data_ptr() for p in model.parameters()] == places
     assert torch.backends.cudnn.enabled

@@ -111,3 +111,34 @@ def test_a_misspelt_output_is_named() -> None:
 
     with pytest.raises(ValueError, match=r"keys 'scores'.* has no 'logit'"):
         tt.ntk(Named().eval(), torch.randn(4, 1, 3, 3), output="logit")
+
+
+@pytest.mark.parametrize("use", [lambda J: J.dense(), lambda J: J @ torch.ones(27), lambda J: J.T @ torch.ones(4, 3)])
+def test_a_change_of_what_is_not_differentiated_is_refused_too(use: Callable) -> None:
+    model, x = network(), torch.randn(4, 1, 3, 3)
+    J = tt.jacobian(model, x, params="4.*")
+    use(J)
+    model[0].weight.detach().mul_(2)
+    with pytest.raises(RuntimeError, match="The model's parameters changed since"):
+        use(J)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda model, data: tt.hessian(model, data, F.cross_entropy) @ ones(model),
+        lambda model, data: tt.fisher(model, data, tt.Implicit, kind="empirical") @ ones(model),
+    ],
+)
+def test_targets_must_repeat_where_they_count(make: Callable) -> None:
+    class Noisy:
+        def __init__(self) -> None:
+            self.times = 0
+
+        def __iter__(self) -> Any:
+            self.times += 1
+            yield torch.ones(4, 1, 3, 3), torch.arange(self.times, self.times + 4) % 3
+
+    with pytest.raises(ValueError, match=r"does not repeat \(batch 0 differs\)"):
+        make(network(), Noisy())
+    tt.fisher(network(), Noisy(), tt.Implicit) @ ones(network())  # exact: they are not looked at

@@ -225,3 +225,10 @@ def test_bad_matrices_are_refused(n: int) -> None:
         spectrum.top(skew, 2)
     with pytest.raises(ValueError, match="cannot be moved"):
         spectrum.top(Scaled(), 2, device="meta")
+
+
+def test_a_product_may_return_what_it_was_given() -> None:
+    identity = ImplicitOperator(lambda V: V, 4000, torch.float64, torch.device("cpu"))
+    pairs = spectrum.top(identity, 2)
+    torch.testing.assert_close(pairs.values, torch.ones(2, dtype=torch.float64))
+    assert repr(pairs).startswith("Eigenpairs(2 of size 4000, values 1 … 1, residuals ≤ ")

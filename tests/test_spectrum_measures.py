@@ -12,7 +12,7 @@ from torch import Tensor
 import torchtangent as tt
 from torchtangent import spectrum
 from torchtangent.kernel.sketch import Features
-from torchtangent.operators import ImplicitOperator, LowRankOperator
+from torchtangent.operators import DenseOperator, ImplicitOperator, LowRankOperator
 
 
 def features(rows: int, columns: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -234,3 +234,13 @@ def test_what_cannot_be_centred_is_named() -> None:
             K[1, 2] = bad
             with pytest.raises(ValueError, match=r"^K has NaN or infinity"):
                 spectrum.center(K)
+
+
+@pytest.mark.parametrize("rank", [3, 40])
+def test_an_operator_has_the_effective_rank_of_its_matrix(rank: int) -> None:
+    """Eigenvalues in float32 are off by more than the rounding that is cut away."""
+    rows = torch.randn(rank, 200)
+    K = rows.T @ rows
+    wanted = spectrum.effective_rank(K)
+    for M in (DenseOperator(K), LowRankOperator(rows)):
+        assert spectrum.effective_rank(M) == pytest.approx(float(wanted), rel=1e-4)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.pooling import _AdaptiveMaxPoolNd, _MaxPoolNd
 
 from torchtangent import spectrum
-from torchtangent.jacobians.call import Network, float32_products, undisturbed
+from torchtangent.jacobians.call import Network, float32_products
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Output, check_finite, split
 from torchtangent.jacobians.select import Params
@@ -31,7 +31,7 @@ _KINKED = (
 )  # modules whose slope jumps
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Directions:
     """Directions of input space with their singular values; unpacks as `values, vectors`.
 
@@ -42,6 +42,10 @@ class Directions:
 
     values: Float[Tensor, " K"]
     vectors: Float[Tensor, "K *shape"]
+
+    def __repr__(self) -> str:
+        first, last = float(self.values[0]), float(self.values[-1])
+        return f"Directions({len(self.values)} of shape {tuple(self.vectors.shape[1:])}, s {first:.4g} … {last:.4g})"
 
     @property
     def alignments(self) -> Float[Tensor, " K"]:
@@ -182,7 +186,7 @@ class MixedDerivative:
         """∇_b⟨∇_a f, V⟩, a mean over the samples."""
         found = torch.zeros(V.shape[1], sum(t.numel() for t in b), dtype=self.dtype, device=self.device)
         for _, x in split(self._x, self._samples):
-            with undisturbed():
+            with self._network.undisturbed():
                 f = self._network(x)
                 check_finite(f.detach())
                 first = torch.autograd.grad(f.sum(), a, create_graph=True, materialize_grads=True)

@@ -7,7 +7,8 @@ widths. One letter means one thing in the whole library:
 |---|---|
 | N, M | samples (M: those of a second batch) |
 | C, E | outputs of the network (E: a second output index) |
-| S, T | locations at which a layer applies its weight: output pixels, positions of a sequence |
+| S | locations at which a layer applies its weight: output pixels, positions of a sequence |
+| T | terms of the likelihood in a sample; in the kernel's contractions, a second index of locations |
 | I | the width of a layer's input (of its patch, for a convolution), per group |
 | O | the width of a layer's output, per group |
 | G | groups of a grouped convolution |
@@ -17,18 +18,3 @@ widths. One letter means one thing in the whole library:
 
 Other letters, and lower case, are local to the function that uses them.
 """
-
-AXES = {
-    "N": "samples",
-    "M": "samples of a second batch",
-    "C": "outputs of the network",
-    "E": "outputs of the network, second index",
-    "S": "locations of a layer",
-    "T": "locations of a layer, second index",
-    "I": "input width of a layer, per group",
-    "O": "output width of a layer, per group",
-    "G": "groups",
-    "P": "parameters",
-    "K": "columns: vectors treated at once",
-    "R": "rank",
-}

@@ -453,3 +453,103 @@ def test_hessian_is_gauss_newton_for_a_linear_model() -> None:
     model, x, y = setting("linear-alone", "categorical")
     H = tt.hessian(model, (x, y), nn.functional.cross_entropy)
     assert_close(H.dense(), tt.fisher(model, (x, y), tt.Dense).dense())
+
+
+@pytest.mark.parametrize("targets", [(6,), (6, 1)])
+def test_the_hessians_loss_sees_outputs_as_the_model_gives_them(targets: tuple[int, ...]) -> None:
+    """(N,) outputs, which count as one output, are not (N, 1) for a loss that would broadcast them."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)] + ([nn.Flatten(0)] if len(targets) == 1 else [])
+    model, x = nn.Sequential(*layers).double(), torch.randn(6, 2, dtype=torch.float64)
+    y = torch.randn(targets, dtype=torch.float64)
+    H = tt.hessian(model, (x, y), nn.functional.mse_loss)
+    assert_close(H.dense(), true_hessian(model, x, y, nn.functional.mse_loss))
+
+
+# ------------------------------------------------------------------------------------- half precision
+
+
+class Bagged(nn.Module):
+    """What only the fallback does, before a layer with a rule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag, self.head = nn.EmbeddingBag(7, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.bag(x).tanh())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("representation", [tt.Diagonal, tt.KFAC, tt.Implicit, tt.Dense])
+@pytest.mark.filterwarnings("ignore:J @ v takes")
+@pytest.mark.filterwarnings("ignore:The Jacobian of")
+def test_half_precision_is_summed_in_float32(representation: type, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model, x = Bagged().to(dtype), torch.randint(7, (40, 5))
+    data = [(x, None)] * 20
+    F = tt.fisher(model, data, representation)
+    v = torch.randn(F.size)
+    found = F @ v
+    assert F.dtype == found.dtype == torch.float32
+    assert {layer.dense().dtype for layer in tt.jacobian(model, x).layers.values()} == {torch.float32}
+    wide = tt.fisher(model.double(), data, representation)
+    assert oracle.relative_error(found.double(), wide @ v.double()) < (0.03 if dtype == torch.bfloat16 else 0.005)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_of_a_hessian(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).to(dtype), torch.randn(30, 4).to(dtype)
+    y = torch.randint(3, (30,))
+    H = tt.hessian(model, [(x, y)] * 20, nn.functional.cross_entropy)
+    v = torch.randn(H.size)
+    found = H @ v
+    assert found.dtype == torch.float32
+    expected = tt.hessian(model.double(), (x.double(), y), nn.functional.cross_entropy) @ v.double()
+    assert oracle.relative_error(found.double(), expected) < 0.05
+
+
+# ------------------------------------------------------------------------------------- padding, draws
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_padding_has_no_curvature(wrap: bool) -> None:
+    """A row that is never learned takes nothing from the others; in KFAC it is no location."""
+
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(5, 4, padding_idx=2), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            read = nn.functional.embedding(x, self.table.weight, 2) if wrap else self.table(x)
+            return self.head(read.sum(1).tanh())
+
+    torch.manual_seed(0)
+    model = Reader().double()
+    x = torch.tensor([[0, 2, 2, 2], [1, 2, 2, 2], [3, 2, 2, 2], [0, 2, 2, 2]])
+    exact = tt.fisher(model, (x, None), tt.Dense, params="table.*")
+    for representation in (tt.KFAC, tt.EKFAC, tt.Diagonal):
+        F = tt.fisher(model, (x, None), representation, params="table.*")
+        assert (F.diag().view(5, 4)[2] == 0).all()
+        assert_close(F.trace(), exact.trace())
+
+
+def test_draws_that_would_not_be_made_are_refused() -> None:
+    model, x, y = setting("mlp", "categorical")
+    with pytest.raises(ValueError, match="samples=10 has no effect with kind='exact'"):
+        tt.fisher(model, (x, y), tt.Diagonal, samples=10)
+
+
+# ------------------------------------------------------------------------------------------ data
+
+
+def test_a_batch_as_a_loader_yields_it() -> None:
+    """`next(iter(loader))` is a list; targets may be a list or an array."""
+    model, x, y = setting("mlp", "categorical")
+    wanted = tt.fisher(model, (x, y), tt.Diagonal, kind="empirical").diag()
+    for batch in ([x, y], [x, y.tolist()], (x, y.numpy()), [(x, y.tolist())]):
+        assert torch.equal(tt.fisher(model, batch, tt.Diagonal, kind="empirical").diag(), wanted)
+    two = tt.fisher(model, [[x[:2], y[:2]], [x[2:], y[2:]]], tt.Diagonal, kind="empirical").diag()
+    assert_close(two, wanted)

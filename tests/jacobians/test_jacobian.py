@@ -293,3 +293,26 @@ def test_models_that_return_the_same_tensor_they_keep() -> None:
 
     model, x = Keeper(), torch.randn(4, 3, dtype=torch.float64)
     assert_close(tt.jacobian(model, x).dense(), oracle.jacobian(model, x))
+
+
+def test_jt_of_several_cotangents() -> None:
+    model, x, output = ZOO["sequence-outputs"].build()
+    J = tt.jacobian(model, x, output=output)
+    V = torch.randn(J.shape[-1], 3, dtype=torch.float64)
+    dense = J.dense().flatten(0, -2)
+    assert_close(J.T @ (J @ V), dense.T @ dense @ V)
+
+
+def test_vectors_of_another_dtype_and_lists_are_refused() -> None:
+    model, x = nn.Linear(3, 2), torch.randn(4, 3)
+    J = tt.jacobian(model, x)
+    with pytest.raises(ValueError, match=r"The vector is torch.float64 on cpu, the model torch.float32"):
+        J @ torch.ones(8, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"The inputs are a list. Pass samples as one tensor"):
+        tt.jacobian(model, list(x))
+
+
+def test_layers_are_printed_in_a_line() -> None:
+    J = tt.jacobian(nn.Linear(3, 2), torch.randn(4, 3))
+    assert repr(J.layers["weight"]) == "Outer(shape=(2, 3), samples=4, outputs=2)"
+    assert repr(J.T) == "Transposed(Jacobian(4, 2, 8) of Linear)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import os
 import signal
@@ -19,8 +20,9 @@ from lab_toy import add_up, draw_numbers, toy_study
 from threadpoolctl import threadpool_info
 
 from torchtangent.lab.data import DataError
+from torchtangent.lab.recipes import registry
 from torchtangent.lab.results import read_json
-from torchtangent.lab.runner import Context, Listener, reproduce
+from torchtangent.lab.runner import Context, Listener, part_keys, reproduce
 from torchtangent.lab.study import Entry, Part, Study
 from torchtangent.lab.workers import Apart, Report, silent
 
@@ -258,3 +260,23 @@ def test_jobs_end_with_a_killed_parent(tmp_path: Path) -> None:
         assert parent.stdout.readline() == b"begun\n"
         parent.kill()
         parent.communicate(timeout=30)  # returns when no process is left that could write
+
+
+def test_code_that_a_part_uses_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of a helper of the same study makes its arrays old; one of another study does not."""
+    study = registry()["george2018"]
+    config = study.configuration("smoke")
+    before = part_keys(study, config)
+    original = inspect.getsource
+
+    def edited(path: str) -> Any:
+        return lambda module: original(module) + ("# changed" if module.__name__.endswith(path) else "")
+
+    changed = {}
+    for path in ("george2018.training", "george2022.scaled"):
+        monkeypatch.setattr(inspect, "getsource", edited(path))
+        now = part_keys(study, config)
+        changed[path] = [name for name, key in now.items() if key.code != before[name].code]
+        assert all(key.digest == before[name].digest for name, key in now.items())
+    assert changed["george2018.training"]
+    assert not changed["george2022.scaled"]

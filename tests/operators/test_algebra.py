@@ -214,3 +214,40 @@ def test_names_say_what_an_operator_is_made_of() -> None:
     blocks = BlockOperator([(Place.flat(0, 2), D), (Place.flat(2, 2), DenseOperator(torch.eye(2)))], size=4)
     assert repr(D) == "DiagonalOperator(size=2, dtype=float32)"
     assert repr(blocks) == "BlockOperator(size=4, dtype=float32, 1 DenseOperator, 1 DiagonalOperator)"
+
+
+@pytest.mark.parametrize(
+    "M",
+    [
+        -1.0 * KroneckerOperator(DenseOperator(spd(3)), DenseOperator(spd(2))).damped(0.5),
+        DenseOperator(spd(3)).inverse().damped(-10.0),
+        -1.0 * BlockOperator([(Place.flat(0, 2), DenseOperator(spd(2)))], 3).damped(0.5),
+        -1.0 * EigenOperator(Identity(2), Identity(2), positive(2, 2)).damped(0.5),
+        -1.0 * LowRankOperator(draw(2, 4)).damped(0.5),
+    ],
+    ids=lambda M: type(M.base).__name__,
+)
+def test_a_negative_shift_counts(M: Operator) -> None:
+    v = draw(M.size)
+    close(M.solve(v), torch.linalg.solve(M.dense(), v), torch.float64)
+    with pytest.raises(ValueError, match="indefinite"):
+        M.logdet()
+
+
+@pytest.mark.parametrize("shape", [(60, 200), (200, 60)])
+def test_rows_of_low_rank_have_no_negative_eigenvalue(shape: tuple[int, int]) -> None:
+    rows = draw(shape[0], 3).float() @ draw(3, shape[1]).float()
+    M, v = LowRankOperator(rows), draw(shape[1]).float()
+    assert M.eigh().values.min() >= 0
+    assert M.solve(v, damping=1e-6) @ v > 0
+    assert torch.isfinite(M.logdet(1e-6))
+
+
+def test_sums_and_quotients_as_of_numbers() -> None:
+    M, N = DenseOperator(spd(3)), DiagonalOperator(positive(3))
+    close(sum([M, N]).dense(), M.dense() + N.dense(), torch.float64)
+    close((M / 4).dense(), M.dense() / 4, torch.float64)
+    with pytest.raises(TypeError):
+        M / N
+    with pytest.raises(TypeError):
+        1 + M

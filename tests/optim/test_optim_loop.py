@@ -577,6 +577,25 @@ def test_the_second_look_leaves_the_gradients() -> None:
     assert torch.equal(model.weight.grad, wanted)
 
 
+def test_the_second_look_leaves_gradients_of_other_optimizers() -> None:
+    model, x, y = mlp(), *data()
+    opt = EKFAC(model, LR, Adaptive(0.5, every=1), params="0.*")
+    other = torch.optim.SGD(model[2].parameters(), LR)
+
+    def closure() -> Tensor:
+        opt.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    other.zero_grad()
+    closure()
+    wanted = model[2].weight.grad.clone()
+    other.zero_grad()
+    opt.step(closure)
+    assert torch.equal(model[2].weight.grad, wanted)
+
+
 def test_adaptive_damping_is_checked() -> None:
     with pytest.raises(ValueError, match=r"factor=1\.0 should be between 0 and 1"):
         Adaptive(0.1, factor=1.0)

@@ -39,7 +39,7 @@ class Task(NamedTuple):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Ranking:
     """Tasks, the one with the highest score first. Made by `rank_tasks`; `ranking["name"]` is one of them.
 
@@ -69,7 +69,7 @@ class Ranking:
                 return task
         raise KeyError(f"There is no task {name!r}; the tasks are {', '.join(map(repr, self.names))}.")
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         width = max(len("random"), *(len(str(name)) for name in self.names))
         lines = [f"{'':>4} {'task':{width}} {'score':>9} {'alignment':>10} {'norm² ≥':>10}"]
         for place, (name, score, alignment, bound) in enumerate(self.tasks, 1):

@@ -49,6 +49,8 @@ class Cotangents:
         check_choice("kind", self.kind, KINDS)
         if self.samples < 1:
             raise ValueError(f"samples={self.samples}: at least one draw is needed.")
+        if self.samples > 1 and self.kind != "sampled":
+            raise ValueError(f'samples={self.samples} has no effect with kind={self.kind!r}. Pass kind="sampled".')
 
     def count(self, outputs: torch.Size) -> int:
         """M, for outputs of shape (C,) or (T, C)."""

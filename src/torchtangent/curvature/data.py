@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -15,17 +16,18 @@ Batch = tuple[Inputs, Any]
 
 
 class Batches:
-    """A loader (any iterable of (inputs, targets)) or a single batch, given as a tuple (inputs, targets).
+    """A loader (any iterable of (inputs, targets)) or a single batch, (inputs, targets).
 
     Args:
         data: The loader or the tuple.
         check: Called on the inputs of each batch; raises on those that cannot be used.
+        targets: Whether targets matter, and must repeat too.
 
     The first sweep remembers a fingerprint of each batch; a later one that differs is an error, because what is
     computed in several sweeps is only right if every sweep sees the same samples in the same order.
     """
 
-    def __init__(self, data: Any, check: Callable[[Inputs], None]) -> None:
+    def __init__(self, data: Any, check: Callable[[Inputs], None], *, targets: bool) -> None:
         if isinstance(data, Tensor | Mapping):
             raise ValueError(
                 "The data should be a loader of batches, or one batch as a tuple (inputs, targets), not the inputs "
@@ -37,8 +39,8 @@ class Batches:
                 "DataLoader(data, batch_size=256)."
             )
         self.repeat = False  # whether it will be read again
-        self._data: Iterable[Any] = [data] if isinstance(data, tuple) else data
-        self._check = check
+        self._data: Iterable[Any] = [data] if _is_batch(data) else data
+        self._check, self._targets = check, targets
         self._seen: list[tuple[Any, ...]] | None = None
 
     def __iter__(self) -> Iterator[Batch]:
@@ -46,7 +48,7 @@ class Batches:
         for batch in self._data:
             x, y = _split(batch)
             self._check(x)
-            prints.append(_fingerprint(x) if self.repeat else ())
+            prints.append(self._fingerprint(x, y) if self.repeat else ())
             if self._seen is not None and prints != self._seen[: len(prints)]:
                 raise ValueError(_NOT_REPEATED.format(f"batch {len(prints) - 1} differs"))
             yield x, y
@@ -55,6 +57,9 @@ class Batches:
         if not prints:
             raise ValueError("The data is empty: the loader yields no batch.")
         self._seen = prints
+
+    def _fingerprint(self, x: Inputs, y: Any) -> tuple[Any, ...]:
+        return _fingerprint(x) + (_fingerprint(y) if self._targets and y is not None else ())
 
     def pieces(self, size: Callable[[Inputs], int]) -> Iterator[Batch]:
         """The batches, each in pieces of at most `size(inputs)` samples: the one loop over data."""
@@ -69,9 +74,18 @@ _NOT_REPEATED = (
 )
 
 
+def _is_batch(data: Any) -> bool:
+    """A tuple, or the list that a `DataLoader` makes of one."""
+    return isinstance(data, tuple) or (
+        isinstance(data, list) and len(data) == 2 and isinstance(data[0], Tensor | Mapping)
+    )
+
+
 def _split(batch: Any) -> Batch:
     if isinstance(batch, tuple | list) and len(batch) == 2:
-        return batch[0], batch[1]
+        x, y = batch
+        plain = isinstance(y, np.ndarray) or (isinstance(y, list) and not any(isinstance(t, Tensor) for t in y))
+        return x, torch.as_tensor(y) if plain else y
     raise ValueError(
         f"A batch should be (inputs, targets), got a {type(batch).__name__}"
         + (f" of length {len(batch)}" if isinstance(batch, tuple | list) else "")

@@ -62,7 +62,7 @@ def fisher(
     """
     capture = Capture(model, params, output)
     pulled = Cotangents(likelihood, kind, samples, seed)
-    source = LayerSource(capture, Batches(data, partial(check_devices, model)), pulled)
+    source = LayerSource(capture, Batches(data, partial(check_devices, model), targets=kind == "empirical"), pulled)
     chosen = resolve(representation)
     if isinstance(chosen, Implicit):
         source.look()
@@ -87,7 +87,8 @@ def hessian(model: nn.Module, data: Any, loss: Loss, *, params: Params = None, o
     Args:
         model: Any module in eval mode.
         data: A loader or one batch, as for `fisher`.
-        loss: (outputs, targets) → the mean loss over the batch, for example `F.cross_entropy`.
+        loss: (outputs, targets) → the mean loss over the batch, for example `F.cross_entropy`. Outputs have the shape
+            that the model gives them, targets that of the data.
         params: Which parameters.
         output: Which tensor of the model's result.
 
@@ -99,7 +100,7 @@ def hessian(model: nn.Module, data: Any, loss: Loss, *, params: Params = None, o
             [0., 1.]])
     """
     capture = Capture(model, params, output)
-    source = LayerSource(capture, Batches(data, partial(check_devices, model)), None)
+    source = LayerSource(capture, Batches(data, partial(check_devices, model), targets=True), None)
     source.look()
     return implicit(capture, HessianProduct(capture, source.batches, loss)).on(capture.space)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -13,9 +14,8 @@ from torch import Tensor
 from torchtangent.curvature.cotangents import Cotangents
 from torchtangent.curvature.data import Batches
 from torchtangent.curvature.representation import Accumulator, Representation, Scope
-from torchtangent.jacobians.call import undisturbed
 from torchtangent.jacobians.capture import Capture
-from torchtangent.jacobians.inputs import Inputs, batch_size, map_leaves
+from torchtangent.jacobians.inputs import Inputs, batch_size, map_leaves, wide
 from torchtangent.jacobians.products import Replayed, pull, push, replayed
 from torchtangent.operators import ImplicitOperator
 
@@ -74,12 +74,12 @@ class FisherProduct:
 
     def _replayed(self, v: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
         """F v from what was kept."""
-        split = self.capture.space.split(v)
+        split = {k: t.to(self.capture.params[k].dtype) for k, t in self.capture.space.split(v).items()}
         n = sum(root.shape[1] for _, root in self._kept)
         total: Tensor | None = None
         for model, root in self._kept:
             pulled = model.pull(_weigh(root, model.push(split)).div_(n))
-            product = torch.cat([pulled[name].flatten() for name in split])
+            product = torch.cat([wide(pulled[name]).flatten() for name in split])
             total = product if total is None else total.add_(product)
         assert total is not None
         return total
@@ -141,22 +141,23 @@ class HessianProduct:
             size = batch_size(x)
             n += size
             self.capture.check(x)
-            with undisturbed():
-                f = self.capture.network(x)
+            with self.capture.network.undisturbed():
+                f = self.capture.network(x, as_returned=True)
                 value = self.loss(f, y)
                 self._check_mean(value, f, y)
                 grads = torch.autograd.grad(value, params, create_graph=True, materialize_grads=True)
-                flat = torch.cat([g.flatten() for g in grads])
+                flat = torch.cat([wide(g).flatten() for g in grads])
                 for k, column in enumerate(V.unbind(1)):
                     if flat.requires_grad:
                         second = torch.autograd.grad(
-                            flat, params, column.contiguous(), retain_graph=True, materialize_grads=True
+                            flat, params, column.to(flat.dtype), retain_graph=True, materialize_grads=True
                         )
-                        total[:, k] += size * torch.cat([s.flatten() for s in second])
+                        total[:, k] += size * torch.cat([wide(s).flatten() for s in second])
         return total / n
 
 
 def implicit(capture: Capture, product: Callable[[Tensor], Tensor]) -> ImplicitOperator:
     """An operator on the capture's parameters from its products."""
-    p = next(iter(capture.params.values()))
-    return ImplicitOperator(product, capture.space.size, p.dtype, p.device)
+    params = list(capture.params.values())
+    dtype = reduce(torch.promote_types, (p.dtype for p in params), torch.float32)
+    return ImplicitOperator(product, capture.space.size, dtype, params[0].device)

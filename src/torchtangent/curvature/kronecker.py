@@ -80,7 +80,7 @@ class OuterMoments(LayerMoments):
 
 
 class LookupMoments(LayerMoments):
-    """Embeddings: the input is a unit vector, so its second moment is diagonal, the frequency of each row."""
+    """Embeddings: the input is a unit vector, its second moment diagonal: how often each row but padding is read."""
 
     def __init__(self, space: Space, weight: str, layer: Lookup) -> None:
         self.weight = weight
@@ -91,10 +91,12 @@ class LookupMoments(LayerMoments):
     def add(self, layers: Layers) -> None:
         layer = _expect(layers[self.weight], Lookup, self.weight)
         self.counts += torch.bincount(layer.index.flatten(), minlength=len(self.counts)).to(self.counts)
+        if layer.padding is not None:  # no derivative, so no location
+            self.counts[layer.padding] = 0
         self.B.add(layer.d.reshape(1, -1, layer.shape[1]))
 
     def factors(self, n: int) -> list[tuple[Operator, Operator]]:
-        return [(DiagonalOperator(self.counts / self.counts.sum()), self.B.operators(1 / n)[0])]
+        return [(DiagonalOperator(self.counts / self.counts.sum().clamp(min=1)), self.B.operators(1 / n)[0])]
 
     def rotated_squares(self, layers: Layers, bases: list[tuple[Basis, Basis]]) -> list[Tensor]:
         layer = _expect(layers[self.weight], Lookup, self.weight)

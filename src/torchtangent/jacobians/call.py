@@ -7,14 +7,14 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from torchtangent.jacobians.inputs import Inputs, Output, arguments, batch_size, map_leaves, pick
+from torchtangent.jacobians.inputs import Inputs, Output, arguments, batch_size, find, map_leaves, pick
 
 T = TypeVar("T")
 
@@ -37,8 +37,11 @@ class Network:
                 if p is not None:
                     self._names[id(p)].append(f"{path}.{attribute}" if path else attribute)
 
-    def __call__(self, x: Inputs, params: Mapping[int, Tensor] | None = None) -> Tensor:
-        """The outputs for a batch; `params` maps the id of a parameter to what stands in for it."""
+    def __call__(self, x: Inputs, params: Mapping[int, Tensor] | None = None, *, as_returned: bool = False) -> Tensor:
+        """The outputs for a batch; `params` maps the id of a parameter to what stands in for it.
+
+        Outputs (N,) are (N, 1) here, unless they are wanted `as_returned`.
+        """
         args, kwargs = arguments(map_leaves(Tensor.detach, x))
         replaced = self._copied_buffers()
         for key, value in (params or {}).items():
@@ -51,9 +54,17 @@ class Network:
         except (TypeError, IndexError, ValueError) as error:
             error.add_note(f"The model was called with {_described(args, kwargs)}, samples first.")
             raise
-        return pick(result, self.output, batch_size(x))
+        f = pick(result, self.output, batch_size(x))
+        return find(result, self.output) if as_returned else f
 
-    def names_of(self, p: nn.Parameter) -> int:
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Where the model is called and differentiated."""
+        recurrent = any(isinstance(module, nn.RNNBase) for module in self.model.modules())
+        with undisturbed(), step_by_step if recurrent else nullcontext():
+            yield
+
+    def places_of(self, p: nn.Parameter) -> int:
         """In how many places of the model a parameter stands; more than one if it is tied."""
         return len(self._names[id(p)])
 

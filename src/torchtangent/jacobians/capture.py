@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.modules.conv import _ConvTransposeNd
 
 from torchtangent.jacobians import fallback
-from torchtangent.jacobians.call import Network, pull_back, step_by_step, undisturbed
+from torchtangent.jacobians.call import Network, pull_back
 from torchtangent.jacobians.factors import Dense, LayerJacobian, Outer, Scale, merge, zero
 from torchtangent.jacobians.graph import Graph
 from torchtangent.jacobians.inputs import (
@@ -33,12 +33,13 @@ from torchtangent.jacobians.inputs import (
     check_finite,
     leaves,
     versions,
+    wide,
 )
 from torchtangent.jacobians.modes import check_autograd, check_modes, unwrapped
 from torchtangent.jacobians.rows import Told
 from torchtangent.jacobians.rules import RULES, NoRule
 from torchtangent.jacobians.select import Params, select
-from torchtangent.jacobians.uses import LayerUse, Use, read_graph, wide
+from torchtangent.jacobians.uses import LayerUse, Use, read_graph
 from torchtangent.jacobians.verify import prove, verify
 from torchtangent.notice import listed, warn
 from torchtangent.operators.space import Space
@@ -63,7 +64,7 @@ class Capture:
         self.network = Network(model, output)
         self.params = select(model, params)
         self.space = Space.of(self.params)
-        self.tied = {name for name, p in self.params.items() if self.network.names_of(p) > 1}
+        self.tied = {name for name, p in self.params.items() if self.network.places_of(p) > 1}
         self.uncovered: set[str] = set()  # parameters that only the fallback gets right
         self.inner: dict[tuple, bool | None] = {}  # of uses of some shape: are samples the inner axis of their rows?
         self.unproven: set[str] = set()  # parameters whose gradient was zero when they were checked
@@ -108,22 +109,15 @@ class Capture:
 
     def outputs(self, x: Inputs) -> Float[Tensor, "N *out"]:
         """f(x), without a graph."""
-        with self.undisturbed(), torch.no_grad():
+        with self.network.undisturbed(), torch.no_grad():
             f = self.network(x)
         check_finite(f)
         return f
 
-    @contextmanager
-    def undisturbed(self) -> Iterator[None]:
-        """Where the model is called and differentiated."""
-        recurrent = any(isinstance(module, nn.RNNBase) for module in self.model.modules())
-        with undisturbed(), step_by_step if recurrent else nullcontext():
-            yield
-
     def _state(self) -> dict[str, list[Any]]:
         """What tells whether the model is still the same function."""
         return {
-            "parameters": versions(self.params.values()),
+            "parameters": versions(self.model.parameters()),
             "buffers": versions(self.model.buffers()),
             "training mode": [module.training for module in self.model.modules()],
         }
@@ -140,7 +134,7 @@ class Capture:
                 uses.append(LayerUse(value.detach(), get_gradient_edge(y), y.shape, module, own))
 
         with ExitStack() as stack:
-            stack.enter_context(self.undisturbed())
+            stack.enter_context(self.network.undisturbed())
             for module in self.model.modules():
                 if type(module) in RULES and any(id(p) in names for _, p in _matrix_and_bias(module)):
                     handle = module.register_forward_hook(hook, prepend=True, with_kwargs=True)
@@ -274,7 +268,7 @@ class Trace:
         if not self.uses:
             return []
         edges = [u.edge for u in self.uses]
-        with self.capture.undisturbed():
+        with self.capture.network.undisturbed():
             grads = self._all_at_once(edges, cotangents) or self._one_by_one(edges, cotangents)
         found = [
             cotangents.new_zeros(u.shape[0], len(cotangents), *u.shape[1:]) if g is None else g.transpose(0, 1)
@@ -322,13 +316,13 @@ class Trace:
 
     def gradient(self, u: Float[Tensor, "N *out"]) -> dict[str, Tensor]:
         """Jᵀu by autograd, parameter by parameter."""
-        with self.capture.undisturbed():
+        with self.capture.network.undisturbed():
             return pull_back(self.graph_outputs, self.capture.params, u, keep_graph=True)
 
     def _fall_back(self, names: list[str], cotangents: Tensor) -> dict[str, LayerJacobian]:
         capture, f = self.capture, self.capture.network
         chosen = {name: capture.params[name] for name in names}
-        with capture.undisturbed():
+        with capture.network.undisturbed():
             if not capture.loop:
                 try:
                     return fallback.vectorized(f, chosen, self.x, cotangents)

@@ -31,6 +31,9 @@ class LayerJacobian(ABC):
     shape: torch.Size
     d: Tensor
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={tuple(self.shape)}, samples={self.samples}, outputs={self.outputs})"
+
     @property
     def samples(self) -> int:
         """N."""
@@ -62,7 +65,7 @@ class LayerJacobian(ABC):
         """The same with |a| and |d|: bounds the size of the terms that cancel in J."""
 
     @abstractmethod
-    def size(self) -> Float[Tensor, " N"]:
+    def mass(self) -> Float[Tensor, " N"]:
         """Σ |terms of J| of each sample: zero if and only if all of them are."""
 
     @abstractmethod
@@ -70,7 +73,7 @@ class LayerJacobian(ABC):
         """The Jacobian of n samples when the layer saw n·k rows, k consecutive ones for each sample."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Outer(LayerJacobian):
     """J[n,c] = Σ_s d[n,c,s,:] ⊗ a[n,s,:] for a weight read as G matrices (O, I).
 
@@ -156,7 +159,7 @@ class Outer(LayerJacobian):
     def magnitude(self) -> LayerJacobian:
         return self.at(self.a.abs(), self.d.abs())
 
-    def size(self) -> Float[Tensor, " N"]:
+    def mass(self) -> Float[Tensor, " N"]:
         return (self.d.abs().sum((2, 4)) * self.a.abs().sum(3)).sum((1, 2))
 
     def regroup(self, n: int) -> LayerJacobian:
@@ -167,7 +170,7 @@ class Outer(LayerJacobian):
         return replace(self, source=a, locate=_here, d=d)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Scale(LayerJacobian):
     """J[n,c] = Σ_s d[n,c,s,:] * x[n,s,:]: the scale of a norm layer; with x = None (all ones), a bias."""
 
@@ -198,7 +201,7 @@ class Scale(LayerJacobian):
     def magnitude(self) -> LayerJacobian:
         return replace(self, x=None if self.x is None else self.x.abs(), d=self.d.abs())
 
-    def size(self) -> Float[Tensor, " N"]:
+    def mass(self) -> Float[Tensor, " N"]:
         d = self.d.abs().sum(1)
         return (d if self.x is None else d * self.x.abs()).sum((1, 2))
 
@@ -206,13 +209,14 @@ class Scale(LayerJacobian):
         return replace(self, x=None if self.x is None else _fold(self.x, n, 1), d=_fold(self.d, n, 2))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Lookup(LayerJacobian):
-    """J[n,c][v,:] = Σ_{s: index[n,s] = v} d[n,c,s,:] for a table of V rows."""
+    """J[n,c][v,:] = Σ_{s: index[n,s] = v} d[n,c,s,:] for a table of V rows; d is zero where the row is `padding`."""
 
     index: Int[Tensor, "N S"]
     d: Float[Tensor, "N C S O"]
     shape: torch.Size
+    padding: int | None = None
 
     @property
     def outputs(self) -> int:
@@ -244,14 +248,14 @@ class Lookup(LayerJacobian):
     def magnitude(self) -> LayerJacobian:
         return replace(self, d=self.d.abs())
 
-    def size(self) -> Float[Tensor, " N"]:
+    def mass(self) -> Float[Tensor, " N"]:
         return self.d.abs().flatten(1).sum(1)
 
     def regroup(self, n: int) -> LayerJacobian:
         return replace(self, index=_fold(self.index, n, 1), d=_fold(self.d, n, 2))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dense(LayerJacobian):
     """J itself, where nothing better is known. `groups` and `order` say how a weight is a matrix, as in `Outer`."""
 
@@ -284,7 +288,7 @@ class Dense(LayerJacobian):
     def magnitude(self) -> LayerJacobian:
         return replace(self, d=self.d.abs())
 
-    def size(self) -> Float[Tensor, " N"]:
+    def mass(self) -> Float[Tensor, " N"]:
         return self.d.abs().flatten(1).sum(1)
 
     def regroup(self, n: int) -> LayerJacobian:
@@ -319,7 +323,7 @@ def merge(uses: Sequence[LayerJacobian]) -> LayerJacobian:
     if len(outers) == len(uses) and len({(u.order, u.groups) for u in outers}) == 1:
         together = outers[0].at(torch.cat([u.a for u in outers], 2), torch.cat([u.d for u in outers], 3))
         return replace(together, origin=sum((u.origin for u in outers), ()))
-    if len(lookups) == len(uses):
+    if len(lookups) == len(uses) and len({u.padding for u in lookups}) == 1:
         index = torch.cat([u.index for u in lookups], 1)
         return replace(lookups[0], index=index, d=torch.cat([u.d for u in lookups], 2))
     if len(biases) == len(uses):

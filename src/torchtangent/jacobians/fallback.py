@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.jacobians.factors import Dense, LayerJacobian
-from torchtangent.jacobians.inputs import Inputs, map_leaves, take
+from torchtangent.jacobians.inputs import Inputs, map_leaves, take, wide
 
 Function = Callable[[Inputs, dict[int, Tensor]], Tensor]
 
@@ -41,7 +41,7 @@ def vectorized(
     with torch.no_grad(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")
         found = torch.func.vmap(one, in_dims=axes)(x, cotangents)
-    return {name: Dense(found[id(p)], p.shape) for name, p in params.items()}
+    return {name: Dense(wide(found[id(p)]), p.shape) for name, p in params.items()}
 
 
 def looped(
@@ -49,7 +49,7 @@ def looped(
 ) -> dict[str, LayerJacobian]:
     """The same one sample at a time, with plain autograd: for models that `vmap` cannot take."""
     c, n = cotangents.shape[:2]
-    found = {name: p.new_zeros(n, c, *p.shape, requires_grad=False) for name, p in params.items()}
+    found = {name: wide(p.detach()).new_zeros(n, c, *p.shape) for name, p in params.items()}
     values = {id(p): p.detach().requires_grad_() for p in params.values()}
     for i in range(n):
         out = f(take(x, slice(i, i + 1)), values)

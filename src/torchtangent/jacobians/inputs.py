@@ -36,6 +36,11 @@ def versions(tensors: Iterable[Tensor]) -> list[tuple[int, int]]:
     return [(0 if t.is_inference() else t._version, t.data_ptr()) for t in tensors]
 
 
+def wide(t: Tensor) -> Tensor:
+    """Half precision becomes float32: sums are never taken below it."""
+    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
+
+
 def take(x: Inputs, index: slice) -> Any:
     """Some samples of a batch."""
     return map_leaves(lambda v: v[index], x)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.inputs import Inputs, Output, batch_size, leaves, split, versions
+from torchtangent.jacobians.inputs import Inputs, Output, batch_size, leaves, split, versions, wide
 from torchtangent.jacobians.products import pull, push
 from torchtangent.jacobians.select import Params
 from torchtangent.operators.space import Space, Vector
@@ -19,7 +19,7 @@ _BUDGET = 256 << 20  # bytes of activations and factors at a time
 
 
 def jacobian(model: nn.Module, x: Inputs, *, params: Params = None, output: Output = None) -> Jacobian:
-    """The per-sample Jacobian of `model` at `x`, as an operator: nothing is computed until it is asked for.
+    """The per-sample Jacobian of `model` at `x`, as an operator: it is computed when it is asked for.
 
     Args:
         model: Any module whose samples do not interact (BatchNorm and dropout in eval mode).
@@ -35,6 +35,10 @@ def jacobian(model: nn.Module, x: Inputs, *, params: Params = None, output: Outp
     >>> torch.allclose(J @ v, net(torch.ones(4, 3)))
     True
     """
+    if isinstance(x, list):
+        raise ValueError(
+            "The inputs are a list. Pass samples as one tensor, torch.stack(x), and several arguments as a tuple."
+        )
     capture = Capture(model, params, output)
     capture.check(x)
     return Jacobian(capture, x, (batch_size(x), *capture.output_shape))
@@ -85,6 +89,7 @@ class Jacobian:
     def __matmul__(self, v: Vector) -> Float[Tensor, "N *out"]:
         """J v for a flat tensor, dict or list in parameter space; a matrix (P, K) gives (N, *out, K)."""
         flat, _ = self.space.flatten(v)
+        self._check_like(flat)
         columns = []
         for column in flat.unbind(1):
             tangent = self.space.split(column.contiguous())
@@ -97,17 +102,25 @@ class Jacobian:
         """Jᵀ."""
         return Transposed(self)
 
-    def _pull(self, u: Tensor) -> Float[Tensor, "P"]:
-        if tuple(u.shape) != self._outputs:
-            raise ValueError(f"J.T @ u needs u of the outputs' shape {self._outputs}, got {tuple(u.shape)}.")
-        parts = [
-            torch.cat([g.flatten() for g in pull(self._capture, x, u[index]).values()]) for index, x in self._pieces()
-        ]
-        return torch.stack(parts).sum(0)
+    def _pull(self, u: Float[Tensor, "N *out"]) -> Float[Tensor, " P"]:
+        total: Tensor | None = None
+        for index, x in self._pieces():
+            g = torch.cat([g.flatten() for g in pull(self._capture, x, u[index]).values()])
+            total = g if total is None else total.add_(g)
+        assert total is not None
+        return total
 
     def _pieces(self, cotangents: int = 1) -> Iterator[tuple[slice, Inputs]]:
         self._check()
         return split(self._x, self._capture.samples_within(_BUDGET, cotangents))
+
+    def _check_like(self, v: Tensor) -> None:
+        """A vector must be of the parameters' dtype (or float32, for those of half precision) and device."""
+        p = next(iter(self._capture.params.values()))
+        if v.device != p.device or v.dtype not in (p.dtype, wide(p.detach()).dtype):
+            raise ValueError(
+                f"The vector is {v.dtype} on {v.device}, the model {p.dtype} on {p.device}. Convert one with .to()."
+            )
 
     def _check(self) -> None:
         """Model and inputs must be what they were."""
@@ -119,7 +132,7 @@ class Jacobian:
 
 
 class Transposed:
-    """Jᵀ, for `J.T @ u`."""
+    """Jᵀ, for `J.T @ u`: (P,) of outputs' cotangents (N, *out), (P, K) of (N, *out, K)."""
 
     def __init__(self, jacobian: Jacobian) -> None:
         self._jacobian = jacobian
@@ -128,5 +141,13 @@ class Transposed:
     def T(self) -> Jacobian:  # noqa: N802
         return self._jacobian
 
-    def __matmul__(self, u: Float[Tensor, "N *out"]) -> Float[Tensor, "P"]:
+    def __repr__(self) -> str:
+        return f"Transposed({self._jacobian!r})"
+
+    def __matmul__(self, u: Float[Tensor, "N *outK"]) -> Float[Tensor, "P *K"]:
+        outputs = self._jacobian.shape[:-1]
+        if u.dim() == len(outputs) + 1 and tuple(u.shape[:-1]) == outputs:
+            return torch.stack([self._jacobian._pull(column) for column in u.unbind(-1)], 1)
+        if tuple(u.shape) != outputs:
+            raise ValueError(f"J.T @ u needs u of the outputs' shape {outputs}, got {tuple(u.shape)}.")
         return self._jacobian._pull(u)

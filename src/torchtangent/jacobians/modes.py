@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from torchtangent.jacobians.call import Network, pull_back, undisturbed
+from torchtangent.jacobians.call import Network, pull_back
 from torchtangent.jacobians.inputs import Inputs
 
 
@@ -59,7 +59,7 @@ def in_eval(model: nn.Module, names: Set[str]) -> Iterator[None]:
 
 def is_finite(network: Network, params: Mapping[str, Tensor], x: Inputs) -> bool:
     """Whether the outputs for a batch and the gradient of their sum are."""
-    with undisturbed():
+    with network.undisturbed():
         f = network(x)
     gradient = pull_back(f, params, torch.ones_like(f))
     return all(bool(torch.isfinite(t).all()) for t in (f, *gradient.values()))
@@ -84,7 +84,7 @@ def check_modes(model: nn.Module) -> None:
     """Raise on layers that mix samples, draw random numbers or change their weights in forward."""
     for path, module in model.named_modules():
         where = f"{type(module).__name__} '{path}'" if path else type(module).__name__
-        if isinstance(module, _BatchNorm) and not isinstance(module, _InstanceNorm):
+        if isinstance(module, _BatchNorm):
             if module.training:
                 raise ValueError(
                     f"{where} is in training mode: its output depends on the whole batch, so per-sample "

@@ -197,7 +197,7 @@ def _embedding(node: Any, _: int, view: Tensor, shape: torch.Size) -> Part:
 
     def make(index: Tensor, d: Tensor) -> Lookup:
         kept = (index != padding)[:, None, None, None]
-        return Lookup(index.unsqueeze(1), d * kept, shape)
+        return Lookup(index.unsqueeze(1), d * kept, shape, padding if padding >= 0 else None)
 
     return Part(make, shape[1], lambda node: node._saved_indices, axes=0)
 

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchtangent.jacobians.call import float32_products, pull_back, undisturbed
+from torchtangent.jacobians.call import float32_products, pull_back
 from torchtangent.jacobians.capture import Capture
-from torchtangent.jacobians.inputs import Inputs, batch_size, check_finite, take
+from torchtangent.jacobians.inputs import Inputs, batch_size, check_finite, take, wide
 
 Tangent = dict[str, Tensor]
 Way = Callable[[Capture, Inputs, Tangent], tuple[Tensor, Tensor]]
@@ -19,7 +19,7 @@ Way = Callable[[Capture, Inputs, Tangent], tuple[Tensor, Tensor]]
 
 def pull(capture: Capture, x: Inputs, u: Float[Tensor, "N *out"]) -> Tangent:
     """Jᵀu, parameter by parameter."""
-    with undisturbed():
+    with capture.network.undisturbed():
         f = capture.network(x)
     check_finite(f.detach())
     return pull_back(f, capture.params, u)
@@ -30,14 +30,20 @@ def push(capture: Capture, x: Inputs, v: Tangent) -> tuple[Float[Tensor, "N *out
 
     Forward mode is the fastest, but it lacks some layers, and it differs from reverse mode where a model says
     `no_grad` or an embedding has a padding row. So the first product is held against the adjoint,
-    ⟨u, Jv⟩ = ⟨Jᵀu, v⟩, on a few samples.
+    ⟨u, Jv⟩ = ⟨Jᵀu, v⟩, on a few samples. v is taken in the dtype of the parameters.
     """
+    v = {name: t.to(capture.params[name].dtype) for name, t in v.items()}
     if capture.push is None:
         few = take(x, slice(0, min(2, batch_size(x))))
         chosen = {id(p) for p in capture.params.values()}
         padding = any(has_padding(m) and id(m.weight) in chosen for m in capture.model.modules())
         ways = (_twice_reverse, _by_layers) if padding else (_forward, _twice_reverse, _by_layers)
-        capture.push = next(way for way in ways if _works(way, capture, few))
+        capture.push = next((way for way in ways if _works(way, capture, few)), None)
+        if capture.push is None:
+            raise RuntimeError(
+                f"J @ v failed in every way for {type(capture.model).__name__}, or is not the adjoint of J.T @ u. "
+                "Does the model give the same outputs for the same inputs?"
+            )
         if capture.push is not _forward:
             how = "two reverse passes" if capture.push is _twice_reverse else "one reverse pass for each output"
             capture.say_once(
@@ -81,15 +87,10 @@ def noise(like: Tensor, generator: torch.Generator) -> Tensor:
 
 def is_adjoint(u: Tensor, w: Tensor, g: Mapping[str, Tensor], v: Mapping[str, Tensor], small: float) -> bool:
     """Whether ⟨u, w⟩ = ⟨g, v⟩ up to a small part of them, as it is for w = J v and g = Jᵀu."""
-    products = wide(u) * wide(w)
-    terms = [float((wide(g[name]) * wide(v[name])).sum()) for name in g]
+    products = wide(u.detach()) * wide(w.detach())
+    terms = [float((wide(g[name].detach()) * wide(v[name].detach())).sum()) for name in g]
     size = float(products.norm()) + sum(map(abs, terms))
     return abs(float(products.sum()) - sum(terms)) <= small * size
-
-
-def wide(t: Tensor) -> Tensor:
-    """The same numbers in float32 at least."""
-    return t.detach().to(torch.promote_types(t.dtype, torch.float32))
 
 
 def _forward(capture: Capture, x: Inputs, v: Tangent) -> tuple[Tensor, Tensor]:
@@ -99,14 +100,14 @@ def _forward(capture: Capture, x: Inputs, v: Tangent) -> tuple[Tensor, Tensor]:
         return capture.network(x, values)
 
     values = {id(p): p.detach() for p in capture.params.values()}
-    with undisturbed(), torch.no_grad(), warnings.catch_warnings():
+    with capture.network.undisturbed(), torch.no_grad(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
         value, derivative = torch.func.jvp(f, (values,), ({keys[name]: t for name, t in v.items()},))[:2]
     return value, derivative
 
 
 def _twice_reverse(capture: Capture, x: Inputs, v: Tangent) -> tuple[Tensor, Tensor]:
-    with undisturbed():
+    with capture.network.undisturbed():
         f = capture.network(x)
         return f.detach(), transpose_twice(f, [*capture.params.values()], [*v.values()]).detach()
 
@@ -126,8 +127,8 @@ def _by_layers(capture: Capture, x: Inputs, v: Tangent) -> tuple[Tensor, Tensor]
     trace = capture.trace(x)
     f = trace.outputs
     layers = trace.pull(trace.units())
-    w = sum(layer.flat() @ v[name].flatten() for name, layer in layers.items())
-    return f, torch.as_tensor(w).view_as(f)
+    w = sum(layer.flat() @ wide(v[name]).flatten() for name, layer in layers.items())
+    return f, torch.as_tensor(w).view_as(f).to(f.dtype)
 
 
 class Replayed:
@@ -144,7 +145,7 @@ class Replayed:
         def f(*values: Tensor) -> Tensor:
             return capture.network(x, dict(zip(keys, values, strict=True)))
 
-        with undisturbed():
+        with capture.network.undisturbed():
             self._f = capture.network(x)
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's own, about tracing

@@ -118,7 +118,7 @@ def embedding(module: nn.Embedding, x: Tensor, d: Tensor) -> dict[str, LayerJaco
     index, d = x.reshape(N, -1), d.reshape(N, C, -1, O)
     if module.padding_idx is not None:
         d = d * (index != module.padding_idx)[:, None, :, None]
-    return {"weight": Lookup(index, d, module.weight.shape)}
+    return {"weight": Lookup(index, d, module.weight.shape, module.padding_idx)}
 
 
 @rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

@@ -19,6 +19,7 @@ from torch.autograd.graph import GradientEdge
 
 from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.graph import Graph
+from torchtangent.jacobians.inputs import wide
 from torchtangent.jacobians.operations import Operation, find_operations, outward, shape_of
 from torchtangent.jacobians.rules import RULES, NoRule, row_axes
 
@@ -152,8 +153,3 @@ def read_graph(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[GraphUs
         x = next((part.x for part in known.parts.values() if part.x is not None), torch.empty(0))
         uses.append(GraphUse(x, GradientEdge(node, 0), shape_of(node), known))
     return [use for use in uses if use.params], unknown
-
-
-def wide(t: Tensor) -> Tensor:
-    """Half precision becomes float32: sums are never taken below it."""
-    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t

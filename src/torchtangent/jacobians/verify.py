@@ -81,14 +81,14 @@ def prove(trace: Trace, layers: dict[str, LayerJacobian], cotangents: Tensor) ->
 
 def _alive(layers: Mapping[str, LayerJacobian]) -> dict[str, int]:
     """How many samples have a Jacobian that is not zero. It takes two to see a wrong sample axis."""
-    counts = torch.stack([(layer.size() > 0).sum() for layer in layers.values()])
+    counts = torch.stack([(layer.mass() > 0).sum() for layer in layers.values()])
     return dict(zip(layers, counts.tolist(), strict=True))
 
 
 def _check_samples_apart(capture: Capture, few: Inputs, together: Tensor) -> None:
     """The first and the last sample must have the same output alone, with other random numbers, as together."""
     for i in (0, len(together) - 1):
-        with torch.no_grad(), capture.undisturbed():
+        with torch.no_grad(), capture.network.undisturbed():
             _seed(i + 1)
             alone = capture.network(take(few, slice(i, i + 1))).detach()
         check_finite(alone)

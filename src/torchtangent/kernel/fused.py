@@ -35,7 +35,7 @@ def add_shifted(
     """out[n,m] += alpha Σ_st (Σ_e X[p_e,n; q_e,m]) D[s,n; t,m].
 
     Args:
-        out: A block of the kernel; its columns must be next to each other.
+        out: A block of the kernel.
         X: Products of pixels, rows (pixel, sample) and columns (pixel, sample).
         D: Products of cotangents, rows (location, sample) and columns (location, sample).
         starts: Where the list of each pair of locations (s, t) starts; and its end.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -32,7 +32,7 @@ _BLOCK = 64  # columns of a random projection that share a seed
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Features:
     """Φ with K ≈ ΦΦᵀ. Made by `nystrom` and `project`; `features(x_new)` are the rows of Φ for other inputs.
 
@@ -46,7 +46,11 @@ class Features:
     matrix: Float[Tensor, "rows R"]
     error: float
     trace_error: float
-    extend: Callable[[Any], Tensor] = field(repr=False)
+    extend: Callable[[Any], Tensor]
+
+    def __repr__(self) -> str:
+        rows, rank = self.matrix.shape
+        return f"Features({rows} × {rank}, error={self.error:.2g}, trace_error={self.trace_error:.2g})"
 
     @property
     def shape(self) -> tuple[int, int]:

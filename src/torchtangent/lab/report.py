@@ -153,7 +153,7 @@ def _view(study: Study, entry: Entry, run: Run) -> View | None:
         plots=plots,
         tables=[(table.title, table.columns, table.cells(arrays)) for table in entry.tables],
         waiting=[part for part in entry.parts if part not in records],
-        seconds=sum(record.seconds for record in records.values()),
+        seconds=elapsed(records.values()),
         device=", ".join(dict.fromkeys(record.provenance["device"] for record in records.values())),
         command=f"torchtangent reproduce {study.key} --scale {run.scale} --only {entry.slug}",
         config=json.dumps({part: config[part] for part in records}, indent=2, ensure_ascii=False),

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar, cast
 
 import torch
@@ -18,7 +19,7 @@ from torchtangent.kernel.job import FRACTION
 from torchtangent.lab import data as datasets
 from torchtangent.lab.claims import Finding, judge, not_run
 from torchtangent.lab.provenance import describe, digest
-from torchtangent.lab.results import Record, Run
+from torchtangent.lab.results import Record, Run, elapsed
 from torchtangent.lab.study import Arrays, Entry, Part, Scale, Study
 from torchtangent.lab.workers import Apart, Here, Report, silent
 
@@ -132,14 +133,32 @@ def part_keys(study: Study, config: Mapping[str, Mapping[str, Any]]) -> dict[str
     """The key of every part. Those of the parts it needs go into it; the library's own code does not."""
     keys: dict[str, Key] = {}
     for part in study.parts:
-        module = inspect.getmodule(part.run)
-        source = inspect.getsource(module) if module else ""
         needs = [keys[name] for name in part.needs]
         keys[part.name] = Key(
             digest([config[part.name], [key.digest for key in needs]]),
-            digest([source, [key.code for key in needs]]),
+            digest([_sources(part.run), [key.code for key in needs]]),
         )
     return keys
+
+
+def _sources(run: Callable[..., Any]) -> dict[str, str]:
+    """The code of a part: the module that it stands in, and those of the same study that this one uses."""
+    found: dict[str, ModuleType] = {}
+    first = inspect.getmodule(run)
+    left = [] if first is None else [first]
+    while left:
+        module = left.pop()
+        if module.__name__ not in found:
+            found[module.__name__] = module
+            used = [v if isinstance(v, ModuleType) else inspect.getmodule(v) for v in vars(module).values()]
+            left += [m for m in used if m is not None and _study_of(m) == _study_of(module) != ""]
+    return {name: inspect.getsource(module) for name, module in sorted(found.items())}
+
+
+def _study_of(module: ModuleType) -> str:
+    """The package of a study that a module belongs to, if any."""
+    inside, _, rest = module.__name__.partition(".recipes.")
+    return f"{inside}.recipes.{rest.split('.')[0]}" if rest else ""
 
 
 def reproduce(
@@ -324,6 +343,6 @@ def _judge_entry(study: Study, entry: Entry, run: Run, scale: Scale, keys: Mappi
     records = [_kept(run, name, keys) for name in entry.parts]
     if not all(records):
         return None
-    seconds = round(sum(record.seconds for record in records if record), 3)
+    seconds = round(elapsed(record for record in records if record), 3)
     arrays = run.load(entry.parts)
     return [judge(claim, arrays, study=study.key, scale=scale, seconds=seconds) for claim in study.claims_of(entry)]

@@ -17,8 +17,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_map_only
 
 from torchtangent.jacobians.call import eagerly, float32_products, pull_back
-from torchtangent.jacobians.inputs import check_finite
-from torchtangent.jacobians.products import has_padding, is_adjoint, noise, wide
+from torchtangent.jacobians.inputs import check_finite, wide
+from torchtangent.jacobians.products import has_padding, is_adjoint, noise
 from torchtangent.linear.frozen import Args, Frozen, Kwargs, Tangent
 from torchtangent.linear.reverse import needs_gradient, reverse_twice, row_by_row
 from torchtangent.notice import warn
@@ -104,8 +104,9 @@ def _works(way: Way, trial: _Trial, frozen: Frozen, args: Args, kwargs: Kwargs) 
         raise
     except (NotImplementedError, RuntimeError):
         return False
-    wrong = math.hypot(*(float((wide(g) - wide(back[name])).norm()) for name, g in trial.gradient.items()))
-    norm = math.hypot(*(float(wide(g).norm()) for g in trial.gradient.values()))
+    pairs = [(wide(g), wide(back[name])) for name, g in trial.gradient.items()]
+    wrong = math.hypot(*(float((g - other).detach().norm()) for g, other in pairs))
+    norm = math.hypot(*(float(g.detach().norm()) for g, _ in pairs))
     small = max(torch.finfo(dtype).eps for dtype in (w.dtype, autocast_dtype(w) or w.dtype)) ** 0.5
     return is_adjoint(trial.u, w, trial.gradient, trial.v, small) and wrong <= small * norm
 

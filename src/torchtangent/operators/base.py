@@ -190,6 +190,10 @@ class Operator(ABC):
             raise ValueError("Cannot add operators on different spaces: names or shapes differ.")
         return added(self, other).on(self.space or other.space)
 
+    def __radd__(self, other: object) -> Operator:
+        """0 + M, as `sum` begins."""
+        return self if type(other) is int and other == 0 else NotImplemented
+
     def __mul__(self, factor: Number) -> Operator:
         """factor · M, in the same structure where possible."""
         from torchtangent.operators.algebra import scaled
@@ -199,6 +203,10 @@ class Operator(ABC):
         return scaled(self, float(factor)).on(self.space)
 
     __rmul__ = __mul__
+
+    def __truediv__(self, factor: Number) -> Operator:
+        """M / factor."""
+        return NotImplemented if isinstance(factor, Operator) else self * (1 / float(factor))
 
     def __neg__(self) -> Operator:
         return -1.0 * self

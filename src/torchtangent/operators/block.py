@@ -14,7 +14,7 @@ from torch import Tensor
 from torchtangent.operators.base import Operator
 from torchtangent.operators.basis import BlockBasis
 from torchtangent.operators.space import Place, Space
-from torchtangent.operators.spectrum import Factorization, Spectrum, singular
+from torchtangent.operators.spectrum import Factorization, Spectrum, indefinite, singular
 
 
 @final
@@ -68,6 +68,8 @@ class BlockOperator(Operator):
             return self._each([factor.solve for factor in factors], V, out)
 
         def logdet() -> Tensor:
+            if self.uncovered and damping < 0:
+                raise indefinite(repr(self), damping, "log-determinant")
             total = torch.stack([factor.logdet() for factor in factors]).sum()
             return total + self.uncovered * total.new_tensor(damping).log() if self.uncovered else total
 

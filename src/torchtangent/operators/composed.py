@@ -185,7 +185,7 @@ class InverseOperator(Operator):
         return self._factor.solve(V)
 
     def _factorize(self, damping: float) -> Factorization:
-        if damping > 0:
+        if damping != 0:
             return spectral_or_iterative(self, damping)
         return Factorization(lambda V: self.base._matmat(V).add(V, alpha=self.damping), lambda: -self._factor.logdet())
 

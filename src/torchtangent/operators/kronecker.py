@@ -50,7 +50,7 @@ class KroneckerOperator(Operator):
         return both_sides(self.left._matmat, self.right._matmat, V, self.left.size)
 
     def _factorize(self, damping: float) -> Factorization:
-        if damping > 0:
+        if damping != 0:
             return self._spectrum.factorization(damping, 0.0, repr(self))
         left, right = self.left._factorize(0.0), self.right._factorize(0.0)
         return Factorization(

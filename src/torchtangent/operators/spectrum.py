@@ -187,10 +187,12 @@ def thin_spectrum(rows: Float[Tensor, "R P"]) -> Spectrum:
     no P × P matrix is formed and the basis is orthonormal to machine precision.
     """
     if rows.shape[0] >= rows.shape[1]:
-        return dense_spectrum(rows.T @ rows)
-    Q, R = torch.linalg.qr(rows.T)
-    values, vectors = eigh(R @ R.T)
-    return Spectrum(values, Columns(Q @ vectors))
+        values, vectors = eigh(rows.T @ rows)
+    else:
+        Q, R = torch.linalg.qr(rows.T)
+        values, vectors = eigh(R @ R.T)
+        vectors = Q @ vectors
+    return Spectrum(values.clamp(min=0), Columns(vectors))  # none is negative but by rounding
 
 
 def rounding(dtype: torch.dtype, size: int) -> float:

@@ -11,10 +11,9 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.graph import Graph
-from torchtangent.jacobians.inputs import leaves
+from torchtangent.jacobians.inputs import leaves, wide
 from torchtangent.jacobians.operations import Operation, find_operations
 from torchtangent.jacobians.rules import NoRule
-from torchtangent.jacobians.uses import wide
 
 MATRICES = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "out_proj.weight")
 PROJECTIONS = (*MATRICES, "in_proj_bias", "out_proj.bias")

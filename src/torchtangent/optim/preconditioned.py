@@ -232,16 +232,16 @@ class Preconditioned(Optimizer):
 
     def _evaluate_again(self, closure: Callable[[], Any]) -> float:
         """The loss after a step; the gradients stay those of before."""
-        kept = {name: p.grad for name, p in self._params.items()}
-        for p in self._params.values():
+        kept = [(p, p.grad) for p in self.model.parameters()]  # also those that another optimizer steps
+        for p, _ in kept:
             p.grad = None
         try:
             with torch.set_grad_enabled(self.settings.curvature == "empirical"):  # where the closure calls backward
                 found = closure()
         finally:
             self.recorder.clear()
-            for name, p in self._params.items():
-                p.grad = kept[name]
+            for p, grad in kept:
+                p.grad = grad
         return _number(found[0] if isinstance(found, tuple) else found)
 
     def _step(self, loss: Any, amp: Scales) -> bool:

@@ -17,9 +17,8 @@ from torch.utils.hooks import RemovableHandle
 
 from torchtangent.jacobians.call import eagerly, engine_at_work
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.inputs import leaves
+from torchtangent.jacobians.inputs import leaves, wide
 from torchtangent.jacobians.rules import RULES, NoRule, row_axes
-from torchtangent.jacobians.uses import wide
 from torchtangent.optim.attention import Projection, Unread, has_tokens_first, projections, samples_of, tokens_first
 from torchtangent.optim.witness import Witness
 

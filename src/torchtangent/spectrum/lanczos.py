@@ -97,7 +97,7 @@ class _Subspace:
             check_symmetric(H, self._source.dtype)
         self._T[: self.filled, new] = H.double()
         self._T[new, : self.filled] = H.double().T
-        self.rest = KU.sub_(U @ H)
+        self.rest = KU - U @ H  # not in place: a product may return what it was given
 
     def ritz(self) -> tuple[Float[Tensor, " R"], Float[Tensor, "R R"]]:
         """Eigenpairs of T in float64, the largest first."""

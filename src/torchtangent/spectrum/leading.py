@@ -22,7 +22,7 @@ DENSE_LIMIT = 2048
 """Up to this size a matrix is decomposed whole."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Eigenpairs:
     """The leading eigenpairs of a symmetric K; unpacks as `values, vectors`.
 
@@ -38,6 +38,11 @@ class Eigenpairs:
     vectors: Float[Tensor, "N K"]
     residuals: Float[Tensor, " K"]
     converged: bool
+
+    def __repr__(self) -> str:
+        first, last = float(self.values[0]), float(self.values[-1])
+        found = f"{len(self.values)} of size {len(self.vectors)}, values {first:.4g} … {last:.4g}"
+        return f"Eigenpairs({found}, residuals ≤ {float(self.residuals.max()):.1e}, converged={self.converged})"
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter((self.values, self.vectors))

@@ -110,7 +110,8 @@ def _eigenvalues(K: Any) -> tuple[Float[Tensor, " R"], torch.dtype]:
         return values.double(), values.dtype
     if isinstance(K, Features | Operator):
         M = K.operator() if isinstance(K, Features) else K
-        return M.eigh().values.double(), M.dtype
+        wide = M if M.matrix_free else M.to(torch.float64)
+        return wide.eigh().values.double(), M.dtype
     matrix = _matrix(K)
     dense = matrix.dense().double()
     check_symmetric(dense, matrix.dtype)

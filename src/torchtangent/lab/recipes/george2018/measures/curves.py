@@ -158,8 +158,8 @@ def cost_of_always(arrays: Arrays) -> Measured:
 
 
 def degradation(arrays: Arrays, name: str) -> np.ndarray:
-    """What the rarest decompositions cost, for each seed: mean over epochs of ln(loss / loss at the usual "
-    "frequency)."""
+    """What the rarest decompositions cost, for each seed: mean over epochs of ln(loss / loss at the usual
+    frequency)."""
     found = by_frequency(arrays, name)
     return advantage(found[usual(arrays, name)][0], found[max(found)][0])
 
