@@ -740,3 +740,56 @@ def test_tasks_that_are_none() -> None:
         dead[0].bias.fill_(-100)
     with pytest.raises(ValueError, match="gradient is zero at every sample"):
         ranked(1 - fine, dead)
+
+
+# --------------------------------------------------------------------------------- kernels that are nearly constant
+
+
+def deep(depth: int, samples: int) -> tuple[nn.Module, Tensor, Tensor]:
+    """A network at its start, whose gradients hardly differ between samples."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(depth) for layer in (nn.Linear(32, 32), nn.ReLU())]
+    x = torch.rand(samples, 32)
+    return nn.Sequential(*layers, nn.Linear(32, 1)), x, (x[:, 0] > 0.5).long()
+
+
+@pytest.mark.parametrize(("depth", "samples"), [(6, 60), (8, 400)])
+def test_a_kernel_in_float32_is_centred_in_float64(depth: int, samples: int) -> None:
+    model, x, y = deep(depth, samples)
+    K = tt.ntk(model, x, reduce="trace")
+    assert_close(alignment.cka(K, y).double(), alignment.cka(K.double(), y), 1e-6)
+    g = y.float() - y.float().mean()
+    assert_close(alignment.of_kernel(K, g).double(), alignment.of_kernel(K.double(), g.double()), 1e-5)
+    centred = spectrum.center(K)
+    assert torch.equal(centred, centred.T)
+    assert_close(centred.double(), spectrum.center(K.double()), 1e-6)
+
+
+def test_what_rounding_hides_is_said() -> None:
+    model, x, y = deep(14, 50)
+    K = tt.ntk(model, x, reduce="trace")
+    with pytest.warns(tt.TangentWarning, match="of K, less than the rounding of torch.float32"):
+        assert alignment.cka(K, y) == 0
+    assert alignment.cka(torch.ones(4, 4), torch.tensor([0, 0, 1, 1])) == 0  # of a constant nothing is left: no word
+    with pytest.warns(tt.TangentWarning, match="The gradients of all samples are the same but for rounding"):
+        assert np.isnan(alignment.rank_tasks(model, x, {"task": y}).random)
+
+
+def test_centering_keeps_a_kernel_of_outputs_symmetric() -> None:
+    K = tt.ntk(mlp(3).float(), torch.randn(7, 6))
+    centred = spectrum.center(K)
+    assert torch.equal(centred, centred.transpose(0, 1).transpose(2, 3))
+    wide = K.double()
+    assert_close(centred.double(), wide - wide.mean(1, True) - wide.mean(0, True) + wide.mean((0, 1)), 1e-6)
+
+
+def test_classes_in_a_column_are_classes() -> None:
+    K, y = tt.ntk(mlp(), torch.randn(9, 6).double(), reduce="trace"), torch.arange(9) % 3
+    assert alignment.cka(K, y[:, None]) == alignment.cka(K, y)
+
+
+def test_ranking_many_outputs_takes_little_memory() -> None:
+    """Less than N · C² numbers by far."""
+    with Largest() as largest:
+        alignment.rank_tasks(nn.Linear(3, 200), torch.randn(2000, 3), {"a": torch.arange(2000) % 200})
+    assert largest.entries < 2000 * 200**2 / 2

@@ -501,3 +501,128 @@ def test_an_error_of_the_model_says_what_it_was_given(inputs: Any, error: type[E
     with pytest.raises(error) as caught:
         tt.ntk(Words(), inputs)
     assert said in " ".join(caught.value.__notes__)
+
+
+class Augmented:
+    """A data set whose items are never the same."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, i: int) -> Tensor:
+        return torch.full((3,), float(i)) + torch.randn(3)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model, data: tt.ntk(model, data),
+        lambda model, data: tt.sketch.operator(model, data),
+        lambda model, data: tt.sketch.nystrom(model, data, 2),
+        lambda model, data: tt.alignment.rank_tasks(model, data, {"a": torch.arange(6.0)}),
+    ],
+)
+def test_random_items_of_a_data_set(call: Callable) -> None:
+    with pytest.raises(ValueError, match="The data set does not repeat: its first item differs"):
+        call(nn.Linear(3, 1), Augmented())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model, x: tt.jacobian(model, x),
+        lambda model, x: tt.ntk(model, x),
+        lambda model, x: tt.fisher(model, (x, None), tt.Diagonal),
+        lambda model, x: tt.linearize(model),
+        lambda model, x: tt.optim.EKFAC(model, 0.1, 0.1),
+    ],
+)
+def test_complex_parameters(call: Callable) -> None:
+    model = Wired(lambda m, x: (x.to(torch.cfloat) @ m.w).abs())
+    model.w = nn.Parameter(torch.randn(3, 2, dtype=torch.cfloat))
+    with pytest.raises(ValueError, match=r"Parameter 'w' is complex\. Hold it as real numbers"):
+        call(model, torch.randn(4, 3))
+
+
+def test_targets_that_are_no_probabilities() -> None:
+    model, x, y = nn.Linear(3, 1), torch.randn(4, 3), torch.tensor([0.0, 1.0, 1.0, 0.0])
+
+    def empirical(y: Tensor, likelihood: str = "bernoulli") -> object:
+        return tt.fisher(model, (x, y), tt.Diagonal, likelihood=likelihood, kind="empirical")
+
+    empirical(y)
+    with pytest.raises(ValueError, match=r"needs targets from 0 to 1, got -1.0 to 1.0. Labels -1 and 1 become"):
+        empirical(2 * y - 1)
+    with pytest.raises(ValueError, match=r"needs targets from 0 to 1, got 0.0 to 2.0.$"):
+        empirical(2 * y)
+    for likelihood in ("bernoulli", "gaussian"):
+        with pytest.raises(ValueError, match="The targets have NaN or infinity"):
+            empirical(y * torch.nan, likelihood)
+
+
+def test_losses_that_are_no_means_of_samples() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(3, 1).double(), torch.randn(6, 3).double()
+    v, fitted = torch.ones(4).double(), model(x).detach()
+
+    def summed(f: Tensor, y: Tensor) -> Tensor:
+        return F.mse_loss(f, y, reduction="sum")
+
+    for targets in (fitted, fitted + 1):  # of a loss that is zero the sum is its own double
+        H = tt.hessian(model, (x, targets), summed)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="The loss should be the mean over the samples"):
+                H @ v
+    classifier, y = nn.Linear(3, 4).double(), torch.tensor([0, -100, -100, 3, 1, 2])
+    weighted = nn.CrossEntropyLoss(weight=torch.arange(1.0, 5.0).double())
+    for loss, labels in ((F.cross_entropy, y), (weighted, y.abs() % 4)):
+        several = tt.hessian(classifier, [(x[:3], labels[:3]), (x[3:], labels[3:])], loss)
+        with pytest.raises(ValueError, match=r"The loss is no mean over samples .* Pass one batch"):
+            several @ torch.ones(16).double()
+        tt.hessian(classifier, (x, labels), loss) @ torch.ones(16).double()
+    even = [(x[:3], y[3:]), (x[3:], y[3:])]
+    tt.hessian(classifier, even, F.cross_entropy) @ torch.ones(16).double()
+
+
+def test_a_loader_that_fills_one_buffer_again_and_again() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    batches = torch.randn(4, 10, 5, dtype=torch.float64)
+
+    class Refilled:
+        def __init__(self) -> None:
+            self.buffer = torch.empty(10, 5, dtype=torch.float64)
+
+        def __iter__(self) -> Iterator[tuple[Tensor, None]]:
+            for batch in batches:
+                yield self.buffer.copy_(batch), None
+
+    fresh = [(batch, None) for batch in batches]
+    torch.testing.assert_close(
+        tt.fisher(model, Refilled(), tt.EKFAC).dense(), tt.fisher(model, fresh, tt.EKFAC).dense()
+    )
+    F_, v = tt.fisher(model, Refilled(), tt.Implicit), torch.randn(57, dtype=torch.float64)
+    wanted = tt.fisher(model, fresh, tt.Dense) @ v
+    for _ in range(6):
+        torch.testing.assert_close(F_ @ v, wanted)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model, x: tt.ntk(model, x),
+        lambda model, x: tt.jacobian(model, x).dense(),
+        lambda model, x: tt.jacobian(model, x) @ torch.ones(386),
+        lambda model, x: tt.fisher(model, (x, None), tt.KFAC).diag(),
+        lambda model, x: tt.hessian(model, (x, torch.arange(12) % 2), F.cross_entropy) @ torch.ones(386),
+        lambda model, x: tt.sketch.operator(model, x) @ torch.ones(24),
+        lambda model, x: tt.alignment.cka(tt.ntk(model, x), torch.arange(12) % 2),
+    ],
+)
+def test_autocast_around_a_call_changes_nothing(call: Callable) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(3, 64), nn.Tanh(), nn.Linear(64, 2)), torch.randn(12, 3)
+    wanted = call(model, x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = call(model, x)
+    assert torch.equal(found, wanted)

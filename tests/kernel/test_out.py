@@ -345,3 +345,42 @@ def test_a_name_of_another_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"written as a NumPy array, '.*k\.npy', not as 'k\.pt'"):
         tt.ntk(model, x, out=tmp_path / "k.pt")
     assert not list(tmp_path.iterdir())
+
+
+class Branch(nn.Module):
+    """The same outputs and parameters, other derivatives."""
+
+    def __init__(self, detached: bool) -> None:
+        super().__init__()
+        self.a, self.b, self.detached = nn.Linear(3, 2), nn.Linear(3, 2), detached
+
+    def forward(self, x: Tensor) -> Tensor:
+        b = self.b(x)
+        return self.a(x) + (b.detach() if self.detached else b)
+
+    def extra_repr(self) -> str:
+        return ""
+
+
+@pytest.mark.filterwarnings("ignore:These parameters never influence")
+def test_networks_that_differ_in_their_derivatives_are_told_apart(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x, path = torch.randn(6, 3), tmp_path / "K.npy"
+    one = Branch(detached=False)
+    other = Branch(detached=True)
+    other.load_state_dict(one.state_dict())
+    K = tt.ntk(one, x, out=path)
+    with pytest.raises(ValueError, match="with the same parameters but other gradients"):
+        tt.ntk(other, x, out=path)
+    assert np.array_equal(tt.ntk(one, x, out=path), K)
+
+
+@pytest.mark.parametrize("outputs", [3, 40])
+def test_networks_that_differ_in_any_output_are_told_apart(tmp_path: Path, outputs: int) -> None:
+    torch.manual_seed(0)
+    model, x, path = nn.Linear(3, outputs), torch.randn(6, 3), tmp_path / "K.npy"
+    tt.ntk(model, x, out=path)
+    scale = torch.ones(outputs)
+    scale[-1] = 2
+    with pytest.raises(ValueError, match="with the same parameters but other"):
+        tt.ntk(model, x, out=path, output=lambda f: f * scale)

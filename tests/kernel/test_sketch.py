@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import oracle
 import pytest
 import torch
@@ -355,3 +356,14 @@ def test_bad_arguments_are_named() -> None:
     for product in products:
         with pytest.raises(ValueError, match="NaN or infinity, first in sample 2"):
             product()
+
+
+def test_landmarks_of_numpy_and_empty_parameters() -> None:
+    x, model = torch.randn(6, 3), nn.Linear(3, 1)
+    assert torch.equal(sketch.nystrom(model, x, np.int64(4)).matrix, sketch.nystrom(model, x, 4).matrix)
+    with pytest.raises(ValueError, match="landmarks must be a number or a list of different samples"):
+        sketch.nystrom(model, x, [0.7, 3.9])
+    model.none = nn.Parameter(torch.empty(0, 4))
+    with pytest.warns(UserWarning, match="never influence"):
+        assert sketch.project(model, x, 8).matrix.shape == (6, 8)
+    assert repr(sketch.project(model, x, 8, params="weight")).startswith("Features(6 × 8, error=")

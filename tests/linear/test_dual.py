@@ -595,3 +595,9 @@ def test_a_distance_has_no_graph() -> None:
 
 def test_the_public_names() -> None:
     assert set(dual.__all__) == set(dir(dual)) == {"Fit", "SGD"}
+
+
+def test_classes_of_positions_are_refused() -> None:
+    model, x, y = nn.Linear(3, 4).double(), torch.randn(5, 3, 3).double(), torch.randint(4, (5, 3))
+    with pytest.raises(ValueError, match="f0 has outputs for each of 3 positions"):
+        dual.SGD(tt.ntk(model, x), y, loss="cross-entropy", lr=0.1, f0=model(x).detach())

@@ -724,3 +724,31 @@ def test_on_a_gpu(name: str, half: torch.dtype | None) -> None:
     got = torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in lin.parameters()])
     want = torch.einsum("k,kp->p", u.double().cpu().flatten(), J.flatten(0, -2))
     assert_close(got.cpu(), want, 1e-5 if half is None else 2e-2)
+
+
+class Held(nn.Module):
+    """A weight that is used twice, the second time by other ways than as an attribute."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 3, bias=False), nn.Linear(3, 2)
+        weight = self.a.weight
+        self.again: Any = {"list": [weight], "closure": lambda h: F.linear(h, weight), "hook": None}[how]
+        if how == "hook":
+            self.b.register_forward_hook(lambda module, args, y: y * weight.sum())
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.a(x))
+        if isinstance(self.again, list):
+            h = F.linear(h, self.again[0])
+        return self.b(self.again(h) if callable(self.again) else h)
+
+
+@pytest.mark.parametrize("make", [linearize, lambda model: tt.lazy(model, 10.0)])
+@pytest.mark.parametrize("how", ["list", "closure", "hook"])
+def test_parameters_that_a_copy_would_not_follow_are_refused(how: str, make: Callable) -> None:
+    x = torch.randn(4, 3)
+    with pytest.raises(ValueError, match=r"uses parameters \(of shape \(3, 3\)\) that it reaches in other ways"):
+        make(Held(how))(x)
+    model = Held(how).double()
+    assert_close(tt.jacobian(model, x.double()).dense(), oracle.jacobian(model, x.double()))  # the engine takes them

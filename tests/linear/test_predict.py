@@ -654,3 +654,23 @@ def test_bad_shapes_and_numbers_are_named(call: Callable[..., Any]) -> None:
         call(case.K, case.y, K_test=case.K_test, f0_test=case.f0_test)
     with pytest.raises(ValueError, match="f0_test is given without K_test"):
         call(case.K, case.y, f0_test=case.f0_test)
+
+
+def test_never_may_mean_that_float32_cannot_tell() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(60, 2)
+    K = torch.exp(-torch.cdist(x.double(), x.double()).square() / 8)
+    y = torch.sin(5 * x[:, 0])
+    with pytest.warns(UserWarning, match="eigenvalues are below the rounding of torch.float32 and count as zero"):
+        assert predict.time_to(K.float(), y, 1e-3) == math.inf
+    assert predict.time_to(K, y, 1e-3) < math.inf
+
+
+def test_a_row_of_labels_is_no_sample() -> None:
+    with pytest.raises(ValueError, match=r"needs y of shape \(4,\)"):
+        predict.leave_one_out(torch.eye(4), torch.arange(4.0)[None])
+
+
+def test_arrays_with_negative_strides() -> None:
+    found = predict.flow(torch.eye(4), np.arange(4.0)[::-1], 1.0)
+    torch.testing.assert_close(found, predict.flow(torch.eye(4), [3.0, 2.0, 1.0, 0.0], 1.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
@@ -19,6 +20,7 @@ from torchtangent.jacobians.select import Params
 from torchtangent.kernel.columns import batches, square_sum
 from torchtangent.kernel.samples import Samples
 from torchtangent.kernel.targets import numbers
+from torchtangent.notice import warn
 from torchtangent.operators.symmetric import eigh
 
 
@@ -46,7 +48,7 @@ class Ranking:
     Attributes:
         tasks: The tasks with their numbers.
         random: The mean score of the same tasks with their labels shuffled among the samples, over all shuffles: what
-            is not well above it is no better than random labels.
+            is not well above it is no better than random labels. NaN where it is lost in rounding.
     """
 
     tasks: tuple[Task, ...]
@@ -122,8 +124,9 @@ def rank_tasks(
     g = torch.stack([_centred(name, y.to(p.device), shape) for name, y in labels.items()], -1)  # (N, C, tasks)
     squares = g.square().sum((0, 1))
     mix = _root_of_covariance(g / squares.sqrt())
-    U = torch.cat([g.flatten(0, 1), mix.repeat(N, 1)], 1).to(torch.promote_types(p.dtype, torch.float32))
-    forms, means = pulled_squares(capture, samples, U).double().split([len(labels), mix.shape[1]])
+    dtype = torch.promote_types(p.dtype, torch.float32)
+    forms = pulled_squares(capture, samples, g.to(dtype)).double()
+    means = pulled_squares(capture, samples, mix.to(dtype).expand(N, -1, -1)).double()
     trace, mixed = _square_sums(capture, samples, mix)
     if trace == 0:
         raise ValueError("The network's gradient is zero at every sample: no task is aligned with it.")
@@ -131,6 +134,9 @@ def rank_tasks(
     found = [Task(name, *row) for name, row in zip(labels, numbers, strict=True)]
     # E[g_n g_mᵀ] over all shuffles is GᵀG (δ_nm − 1/N) / (N − 1).
     random = (mixed - float(means.sum()) / N) / (N - 1) / trace
+    if random * (N - 1) * trace <= 100 * torch.finfo(dtype).eps * mixed:
+        random = math.nan
+        warn("The gradients of all samples are the same but for rounding, and `random` is NaN. Pass model.double().")
     return Ranking(tuple(sorted(found, key=lambda task: -task.score)), random)
 
 

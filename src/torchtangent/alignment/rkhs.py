@@ -58,10 +58,10 @@ def target(
         g = g.reshape(len(g), *[C] * (C > 1), *g.shape[axes:])
     like = torch.empty(0, dtype=torch.promote_types(p.dtype, torch.float32), device=p.device)
     G, form = as_columns(g, (N, N, C, C), like, "g")
-    return form.each(pulled_squares(capture, samples, G) / N**2)
+    return form.each(pulled_squares(capture, samples, form.by_sample(G)) / N**2)
 
 
-def pulled_squares(capture: Capture, samples: Samples, U: Float[Tensor, "rows K"]) -> Float[Tensor, " K"]:
+def pulled_squares(capture: Capture, samples: Samples, U: Float[Tensor, "N C K"]) -> Float[Tensor, " K"]:
     """‖Jᵀu‖² = uᵀKu for each column."""
     with float32_products():
         return torch.cat([pull_columns(capture, samples, V).square_().sum(0) for V in split_columns(capture, U)])
@@ -78,7 +78,7 @@ def of_kernel(K: Any, g: Targets) -> Float[Tensor, "*K"]:
     tensor(0.5000)
     """
     matrix, G, form = _read(K, g)
-    return form.each(_quadratic(matrix, G) / form.samples**2)
+    return form.each((_quadratic(matrix, G) / form.samples**2).to(matrix.dtype))
 
 
 def of_spectrum(pairs: Eigenpairs, g: Targets) -> Float[Tensor, "*K"]:
@@ -142,9 +142,9 @@ def bound(K: Any, g: Targets) -> Float[Tensor, "*K"]:
     tensor(2.6667)
     """
     matrix, G, form = _read(K, g)
-    size = G.square().sum(0)
+    size = G.double().square().sum(0)
     found = size.square() / _quadratic(matrix, G).clamp(min=0)  # N cancels
-    return form.each(torch.where(size > 0, found, size))
+    return form.each(torch.where(size > 0, found, size).to(matrix.dtype))
 
 
 def energy(K: Any, y: Targets, k: int = 50) -> Float[Tensor, "*K"]:
@@ -189,8 +189,7 @@ def _read(K: Any, g: Targets) -> tuple[Matrix, Float[Tensor, "rows K"], Form]:
 
 
 def _quadratic(matrix: Matrix, G: Float[Tensor, "rows K"]) -> Float[Tensor, " K"]:
-    """gᵀKg for each column."""
-    with float32_products():
-        found = (G * (matrix @ G)).sum(0)
+    """gᵀKg for each column, in float64."""
+    found = (G * matrix.times(G.double())).sum(0)
     check_numbers(found)
     return found

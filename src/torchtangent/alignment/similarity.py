@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torchtangent.alignment.labels import Targets, one_hot
-from torchtangent.jacobians.call import float32_products
 from torchtangent.kernel.matrix import Matrix, as_matrix
 from torchtangent.kernel.targets import numbers
+from torchtangent.notice import warn
 from torchtangent.spectrum.lanczos import check_numbers, check_symmetric
 from torchtangent.spectrum.leading import square
 
 _BLOCK_BYTES = 64 << 20  # of rows at a time
-_NOISE = 30  # roundings of K below which what is left of it by centering cannot be told from zero
+NOISE = 1  # roundings of K, whose own are a third of that: what centering leaves below cannot be told from zero
 _CENTERINGS = ("class", "plain")
 
 
@@ -89,17 +89,15 @@ def cka(K: Any, y: Targets, *, centering: str = "class") -> Any:
     matrix = square(K)
     outputs = K.shape[2] if len(K.shape) == 4 else 1
     samples = matrix.shape[0] // outputs
-    Y = _label_matrix(y, samples, outputs).to(matrix.device, matrix.dtype)
-    means = torch.eye(outputs).repeat(samples, 1) if centering == "class" else torch.ones(matrix.shape[0], 1)
-    B = F.normalize(means.to(Y), dim=0)  # H = I − BBᵀ
+    Y = _label_matrix(y, samples, outputs).to(matrix.device)
+    each = Y.new_ones(1, 1) if centering == "plain" else torch.eye(outputs, dtype=Y.dtype, device=Y.device)
+    B = F.normalize(each.repeat(matrix.shape[0] // len(each), 1), dim=0)  # H = I − BBᵀ
     Yc = Y - B @ (B.T @ Y)
-    if bool(torch.linalg.vector_norm(Yc) <= _NOISE * torch.finfo(Y.dtype).eps * torch.linalg.vector_norm(Y)):
+    if bool(torch.linalg.vector_norm(Yc) <= 30 * torch.finfo(Y.dtype).eps * torch.linalg.vector_norm(Y)):
         raise ValueError("y is the same for all samples: there is nothing to align with.")
-    with float32_products():
-        KB, KY = (matrix @ torch.cat([B, Yc], 1)).split([B.shape[1], Y.shape[1]], 1)
-        size = _centred_norm(matrix, B.double(), KB.double())
-        inner = (Yc * KY).sum(dtype=torch.float64)
-        return _ratio(inner, size * torch.linalg.matrix_norm((Yc.T @ Yc).double())).to(Y.dtype)
+    KB, KY = matrix.times(torch.cat([B, Yc], 1)).split([B.shape[1], Y.shape[1]], 1)
+    size = _centred_norm(matrix, B, KB)
+    return _ratio((Yc * KY).sum(), size * torch.linalg.matrix_norm(Yc.T @ Yc)).to(matrix.dtype)
 
 
 def _centred_norm(K: Matrix, B: Float[Tensor, "rows R"], KB: Float[Tensor, "rows R"]) -> Float[Tensor, ""]:
@@ -112,7 +110,14 @@ def _centred_norm(K: Matrix, B: Float[Tensor, "rows R"], KB: Float[Tensor, "rows
         centred = rows - KB[index] @ B.T - B[index] @ right
         sums += torch.stack([centred.square().sum(), rows.square().sum()])
     size, whole = sums.sqrt()
-    return torch.where(size > _NOISE * torch.finfo(K.dtype).eps * whole, size, 0.0)
+    if bool(size > NOISE * torch.finfo(K.dtype).eps * whole):
+        return size
+    if bool(size > 100 * torch.finfo(torch.float64).eps * whole):
+        warn(
+            f"Centering leaves {float(size / whole):.1e} of K, less than the rounding of {K.dtype}: its alignment is "
+            "taken for 0. A kernel of a float64 model tells more."
+        )
+    return size * 0
 
 
 def _blocks(K: Matrix) -> Iterator[Int[Tensor, " R"]]:
@@ -141,6 +146,8 @@ def _label_matrix(y: Targets, samples: int, outputs: int) -> Float[Tensor, "rows
         raise ValueError("y has NaN or infinity.")
     if outputs > 1:
         return (one_hot(y, outputs, "y") if y.dim() == 1 else y).double().reshape(-1, 1)
+    if y.dim() == 2 and y.shape[1] == 1 and not y.is_floating_point():  # classes, in a column
+        y = y[:, 0]
     if y.dim() == 1:
         y = y[:, None] if y.is_floating_point() else F.one_hot(y.unique(return_inverse=True)[1])
     return y.double()

@@ -5,12 +5,14 @@ Every Fisher matrix is F = (1/N) Σ_n Σ_m (J_nᵀ u_mn)(J_nᵀ u_mn)ᵀ. The co
 - exact: the columns of a root of Λ, the Fisher matrix of the likelihood with respect to the outputs, Σ_m u uᵀ = Λ;
 - sampled: gradients of −log p(y|f) at labels y drawn from the model, E[u uᵀ] = Λ;
 - empirical: the gradient of −log p(y|f) at the label in the data.
+
+Terms whose class in the data is −100 do not count, whatever the kind.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,6 +22,8 @@ from torch import Tensor
 
 LIKELIHOODS = ("categorical", "bernoulli", "gaussian")
 KINDS = ("exact", "sampled", "empirical")
+IGNORED = -100
+"""The class of terms that do not count, as for `torch.nn.functional.cross_entropy`."""
 
 
 def check_choice(what: str, value: str, valid: tuple[str, ...]) -> None:
@@ -59,7 +63,10 @@ class Cotangents:
         return outputs.numel() - (outputs[:-1].numel() if self.likelihood == "categorical" else 0)
 
     def start(self) -> Callable[[Tensor, Tensor | None], Float[Tensor, "M N *out"]]:
-        """A sweep: the function (outputs, targets) → u for one batch after the other."""
+        """A sweep: the function (outputs, targets) → u for one batch after the other.
+
+        Exact ones of outputs (N, T, C) are (C − 1 or C, N, T, C), those of all terms side by side: see `apart`.
+        """
         return partial(self._pull, torch.Generator().manual_seed(self.seed))
 
     def _pull(
@@ -71,14 +78,35 @@ class Cotangents:
                 "For one logit use likelihood='bernoulli'."
             )
         if self.kind == "exact":
-            root = _root(f, self.likelihood)
-            return root if f.dim() == 2 else _one_term_at_a_time(root)
-        if self.kind == "sampled":
-            y = _draw(f, self.likelihood, self.samples, generator)
-            return _residual(f, y, self.likelihood) / math.sqrt(self.samples)
-        if targets is None:
+            u = _root(f, self.likelihood)
+        elif self.kind == "sampled":
+            u = _residual(f, _draw(f, self.likelihood, self.samples, generator), self.likelihood)
+            u = u / math.sqrt(self.samples)
+        elif targets is None:
             raise ValueError("kind='empirical' needs the targets: pass data that yields (inputs, targets).")
-        return _residual(f, _as_expected(f, targets, self.likelihood), self.likelihood).unsqueeze(0)
+        else:
+            u = _residual(f, _as_expected(f, targets, self.likelihood), self.likelihood).unsqueeze(0)
+        if self.likelihood == "categorical" and isinstance(targets, Tensor) and targets.shape == f.shape[:-1]:
+            u = u * (targets != IGNORED).to(u).unsqueeze(-1)
+        return u
+
+    def apart(self, u: Float[Tensor, "M N *out"], most: int) -> Iterator[Float[Tensor, "m N *out"]]:
+        """Cotangents to pull back, at most so many at a time; those of independent terms one by one."""
+        if self.kind != "exact" or u.dim() < 4:
+            yield from u.split(most)
+            return
+        M, N, T, C = u.shape  # each is zero at all terms but its own
+        for places in torch.arange(M * T, device=u.device).split(most):
+            part = u.new_zeros(len(places), N, T, C)
+            part[torch.arange(len(places), device=u.device), :, places % T] = u[places // T, :, places % T]
+            yield part
+
+    def weigh(self, u: Float[Tensor, "M N *out"], w: Float[Tensor, "N *out"]) -> Float[Tensor, "N *out"]:
+        """Λ w = Σ_m u_m ⟨u_m, w⟩, sample by sample, and term by term where they are independent."""
+        rows, columns = u.movedim(0, -2), w  # (N, M, C) or (N, T, M, C)
+        if self.kind != "exact":
+            rows, columns = u.flatten(2).transpose(0, 1), w.flatten(1)
+        return (rows.mT @ (rows @ columns.unsqueeze(-1))).view_as(w)
 
 
 def _root(f: Float[Tensor, "*lead C"], likelihood: str) -> Float[Tensor, "M *lead C"]:
@@ -108,17 +136,10 @@ def _categorical_root(p: Float[Tensor, "*lead C"]) -> Float[Tensor, "M *lead C"]
     return L.movedim(-1, 0).contiguous()
 
 
-def _one_term_at_a_time(root: Float[Tensor, "M N T C"]) -> Float[Tensor, "MT N T C"]:
-    """T terms are independent: each has its own cotangents, zero at the other terms."""
-    T = root.shape[2]
-    terms = torch.eye(T, dtype=root.dtype, device=root.device)
-    return torch.einsum("mntc,ts->msntc", root, terms).flatten(0, 1)
-
-
 def _draw(f: Tensor, likelihood: str, samples: int, generator: torch.Generator | None) -> Tensor:
     """`samples` labels from the model's own distribution, by inverting its distribution function."""
     terms = f.shape[1:-1] if likelihood == "categorical" else f.shape[1:]
-    uniform = torch.rand(len(f), samples, *terms, generator=generator, dtype=torch.float64)
+    uniform = torch.rand(len(f), samples, *terms, generator=generator, dtype=torch.float64, device="cpu")
     uniform = uniform.movedim(1, 0).to(f.device)
     if likelihood == "gaussian":
         return f + (math.sqrt(2) * torch.erfinv(2 * uniform - 1)).to(f)
@@ -135,6 +156,15 @@ def _residual(f: Tensor, y: Tensor, likelihood: str) -> Tensor:
     return (torch.sigmoid(f) if likelihood == "bernoulli" else f) - y
 
 
+def _check_values(y: Tensor, likelihood: str) -> None:
+    """Targets that are numbers must be finite, and those of a Bernoulli variable probabilities."""
+    if not bool(torch.isfinite(y).all()):
+        raise ValueError("The targets have NaN or infinity.")
+    if likelihood == "bernoulli" and not bool(((y >= 0) & (y <= 1)).all()):
+        hint = " Labels -1 and 1 become these by (y + 1) / 2." if bool((y.abs() == 1).all()) else ""
+        raise ValueError(f"likelihood='bernoulli' needs targets from 0 to 1, got {y.min()} to {y.max()}.{hint}")
+
+
 def _as_expected(f: Tensor, targets: Tensor, likelihood: str) -> Tensor:
     """Targets in the shape that the likelihood wants, or an error that says which."""
     wanted = f.shape[:-1] if likelihood == "categorical" else f.shape
@@ -148,8 +178,13 @@ def _as_expected(f: Tensor, targets: Tensor, likelihood: str) -> Tensor:
             f"got {tuple(y.shape)} of {y.dtype}."
         )
     if likelihood != "categorical":
+        _check_values(y, likelihood)
         return y.to(f)
+    y = torch.where(y == IGNORED, 0, y)
     if y.numel() and (int(y.min()) < 0 or int(y.max()) >= f.shape[-1]):
         bad = int(y.min()) if int(y.min()) < 0 else int(y.max())
-        raise ValueError(f"The targets hold class {bad}, but the model has classes 0 to {f.shape[-1] - 1}.")
+        raise ValueError(
+            f"The targets hold class {bad}, but the model has classes 0 to {f.shape[-1] - 1} "
+            f"({IGNORED} for terms that do not count)."
+        )
     return y.long()

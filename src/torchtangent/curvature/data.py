@@ -85,7 +85,7 @@ def _split(batch: Any) -> Batch:
     if isinstance(batch, tuple | list) and len(batch) == 2:
         x, y = batch
         plain = isinstance(y, np.ndarray) or (isinstance(y, list) and not any(isinstance(t, Tensor) for t in y))
-        return x, torch.as_tensor(y) if plain else y
+        return x, torch.as_tensor(y, device="cpu") if plain else y
     raise ValueError(
         f"A batch should be (inputs, targets), got a {type(batch).__name__}"
         + (f" of length {len(batch)}" if isinstance(batch, tuple | list) else "")

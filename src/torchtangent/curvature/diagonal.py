@@ -32,5 +32,5 @@ class DiagonalSum(Accumulator):
             self.total[name] = self.total[name] + layers[name].square_sum()
 
     def finish(self, n: int) -> Blocks:
-        values = torch.cat([torch.as_tensor(t).flatten() for t in self.total.values()])
+        values = torch.cat([t.flatten() for t in self.total.values() if isinstance(t, Tensor)])
         return [(self.place, DiagonalOperator(values.div_(n)))]

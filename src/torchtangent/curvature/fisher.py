@@ -6,17 +6,18 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from torchtangent.curvature.cotangents import Cotangents
 from torchtangent.curvature.data import Batches
 from torchtangent.curvature.implicit import FisherProduct, HessianProduct, Implicit, Loss, implicit
 from torchtangent.curvature.representation import Choice, Layers, Scope, resolve
 from torchtangent.jacobians.capture import Capture
-from torchtangent.jacobians.inputs import Inputs, Output, check_devices
+from torchtangent.jacobians.inputs import Inputs, Output, check_devices, map_leaves
 from torchtangent.jacobians.select import Params
 from torchtangent.operators import BlockOperator, Operator
 
+_MANY = 4096  # cotangents for a sample: more are worth a word
 _TRACE = 12 << 20  # bytes of activations and factors at a time (see Capture.budget)
 _KEPT = 96 << 20  # bytes of factors that are kept for a second sweep instead of being captured again
 
@@ -39,7 +40,8 @@ def fisher(
 
     Args:
         model: Any module whose samples do not interact (BatchNorm and dropout in eval mode).
-        data: A loader (any iterable of batches (inputs, targets)), or one batch as a tuple (inputs, targets).
+        data: A loader (any iterable of batches (inputs, targets)), or one batch (inputs, targets). Terms whose class is
+            −100 do not count, as for `torch.nn.functional.cross_entropy`; the mean is over all samples all the same.
         representation: `Dense`, `Diagonal`, `BlockDiagonal`, `QuasiDiagonal`, `KFAC`, `EKFAC`, `LowRank`, `Implicit`,
             an instance of one with options, or a dict from patterns on module names to them.
         likelihood: "categorical" (logits), "bernoulli" (logits) or "gaussian" (unit variance).
@@ -125,16 +127,22 @@ class LayerSource:
         assert self.cotangents is not None
         pull = self.cotangents.start()
         for x, y in self.batches.pieces(self._size):
-            trace = self.capture.trace(x)
+            trace = self.capture.trace(map_leaves(Tensor.clone, x) if self.keep else x)  # loaders may refill a buffer
             self.samples += len(trace.outputs)
-            layers = trace.pull(pull(trace.outputs, y))
-            del trace
-            if self.keep:
-                held += sum({layer.d.data_ptr(): layer.d.nbytes for layer in layers.values()}.values())
-                self._kept.append(layers)
-                if held > self.capture.budget(_KEPT):
-                    self.keep, self._kept = False, []
-            yield layers
+            # Second moments of inputs are seen as often as there are parts: they are means over what is seen.
+            parts = self.cotangents.apart(pull(trace.outputs, y), self.capture.cotangents_within(_TRACE))
+            part = next(parts, None)
+            while part is not None:
+                layers = trace.pull(part)
+                part = next(parts, None)
+                if part is None:
+                    del trace  # before the layers are used
+                if self.keep:
+                    held += sum({layer.d.data_ptr(): layer.d.nbytes for layer in layers.values()}.values())
+                    self._kept.append(layers)
+                    if held > self.capture.budget(_KEPT):
+                        self.keep, self._kept = False, []
+                yield layers
 
     def look(self) -> None:
         """One look at the data before anything implicit is promised: errors come now, not at the first product."""
@@ -149,4 +157,10 @@ class LayerSource:
     def _size(self, x: Inputs) -> int:
         self.capture.check(x)
         many = 1 if self.cotangents is None else self.cotangents.count(self.capture.output_shape)
+        if many > _MANY:
+            self.capture.say_once(
+                "many",
+                f"The exact Fisher matrix of outputs {tuple(self.capture.output_shape)} takes {many:,} backward passes "
+                'for each sample. kind="sampled" is an estimate of it that takes `samples`.',
+            )
         return self.capture.samples_within(_TRACE, many)

@@ -69,7 +69,7 @@ class FisherProduct:
             for v, product in pairs:
                 f, w = push(self.capture, x, v)
                 u = pulled(f, y) if u is None else u
-                _add(product, pull(self.capture, x, _weigh(u, w)))
+                _add(product, pull(self.capture, x, self.cotangents.weigh(u, w)))
         return total.div_(n).T.contiguous()
 
     def _replayed(self, v: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
@@ -78,7 +78,7 @@ class FisherProduct:
         n = sum(root.shape[1] for _, root in self._kept)
         total: Tensor | None = None
         for model, root in self._kept:
-            pulled = model.pull(_weigh(root, model.push(split)).div_(n))
+            pulled = model.pull(self.cotangents.weigh(root, model.push(split)).div_(n))
             product = torch.cat([wide(pulled[name]).flatten() for name in split])
             total = product if total is None else total.add_(product)
         assert total is not None
@@ -90,6 +90,7 @@ class FisherProduct:
         pulled, size = self.cotangents.start(), 0
         for x, y in self.batches.pieces(self._size):
             size += batch_size(x) * 2 * sum(self.capture.bytes_per_sample)
+            x = map_leaves(Tensor.clone, x)  # loaders may refill a buffer
             model = replayed(self.capture, x) if size <= self.capture.budget(_KEPT) else None
             if model is None:
                 return
@@ -98,12 +99,6 @@ class FisherProduct:
 
     def _size(self, x: Inputs) -> int:
         return self.capture.samples_within(_BUDGET, 1)
-
-
-def _weigh(u: Float[Tensor, "M N *out"], w: Float[Tensor, "N *out"]) -> Float[Tensor, "N *out"]:
-    """Λ w = Σ_m u_m ⟨u_m, w⟩, sample by sample."""
-    rows = u.flatten(2).transpose(0, 1)
-    return (rows.mT @ (rows @ w.flatten(1).unsqueeze(2))).view_as(w)
 
 
 def _add(total: dict[str, Tensor], v: dict[str, Tensor]) -> None:
@@ -118,33 +113,50 @@ class HessianProduct:
         self.capture, self.batches, self.loss = capture, batches, loss
         self._checked = False
 
-    def _check_mean(self, value: Tensor, f: Tensor, y: Any) -> None:
-        """The loss must be a mean over samples: the same for each sample taken twice."""
-        if value.dim() != 0:
+    def _check_mean(self, f: Float[Tensor, "N *out"], y: Any) -> bool:
+        """The loss must be a mean: the same for each sample taken twice. Returns whether it is one over samples.
+
+        It is not where samples have weights, or some are ignored. Outputs are those of the next sample, since a loss
+        that is zero tells nothing.
+        """
+        f = f.detach().roll(1, 0)
+
+        def loss(f: Tensor, pick: Callable[[Tensor], Tensor]) -> Tensor:
+            return self.loss(pick(f), None if y is None else map_leaves(pick, y)).detach()
+
+        once, twice = loss(f, lambda t: t), loss(f, lambda t: torch.cat([t, t]))
+        if once.dim() != 0:
             raise ValueError(
-                f"The loss should be one number, the mean over the samples; got shape {tuple(value.shape)}."
+                f"The loss should be one number, the mean over the samples; got shape {tuple(once.shape)}."
             )
-        if not self._checked:
-            self._checked = True
-            targets = None if y is None else map_leaves(lambda t: torch.cat([t, t]), y)
-            twice = self.loss(torch.cat([f, f]).detach(), targets)
-            if not torch.isclose(twice, value.detach(), rtol=1e-3, atol=1e-6):
-                raise ValueError(
-                    f"The loss should be the mean over the samples, but it is {value:.4g} for a batch and {twice:.4g} "
-                    'for the same batch twice. Use reduction="mean".'
-                )
+        if not torch.isclose(twice, once, rtol=1e-3, atol=1e-6, equal_nan=True):
+            raise ValueError(
+                f"The loss should be the mean over the samples, but it is {once:.4g} for a batch and {twice:.4g} "
+                'for the same batch twice. Use reduction="mean".'
+            )
+        if len(f) == 1:
+            return True
+        first, others = loss(f, lambda t: t[:1]), loss(f, lambda t: t[1:])
+        return bool(torch.isclose((first + (len(f) - 1) * others) / len(f), once, rtol=1e-3, atol=1e-6))
 
     def __call__(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
         total, n = torch.zeros_like(V), 0
         params = list(self.capture.params.values())
+        means = []
         for x, y in self.batches.pieces(batch_size):
             size = batch_size(x)
             n += size
             self.capture.check(x)
             with self.capture.network.undisturbed():
                 f = self.capture.network(x, as_returned=True)
+                if not self._checked:
+                    means.append(self._check_mean(f, y))
+                if len(means) > 1 and not all(means):
+                    raise ValueError(
+                        "The loss is no mean over samples of what each has by itself (does it ignore some, or weigh "
+                        "them?), so that those of several batches do not add up to that of all. Pass one batch."
+                    )
                 value = self.loss(f, y)
-                self._check_mean(value, f, y)
                 grads = torch.autograd.grad(value, params, create_graph=True, materialize_grads=True)
                 flat = torch.cat([wide(g).flatten() for g in grads])
                 for k, column in enumerate(V.unbind(1)):
@@ -153,6 +165,7 @@ class HessianProduct:
                             flat, params, column.to(flat.dtype), retain_graph=True, materialize_grads=True
                         )
                         total[:, k] += size * torch.cat([wide(s).flatten() for s in second])
+        self._checked = True
         return total / n
 
 

@@ -76,7 +76,8 @@ class OuterMoments(LayerMoments):
             a = with_ones(part.a) if self.bias else part.a
             rotated = part.at(_rotate_inputs(a, right), _rotate_cotangents(part.d, left))
             total = total + rotated.square_sum_matrix()
-        return list(torch.as_tensor(total))
+        assert isinstance(total, Tensor)
+        return list(total)
 
 
 class LookupMoments(LayerMoments):

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -112,10 +112,11 @@ def engine_at_work_anywhere() -> bool:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Gradients on, fused attention off (it lacks derivatives that are needed here), global random state kept."""
+    """Gradients on, autocast and fused attention (which lacks derivatives) off, global random state kept."""
     fused = torch.backends.mha.get_fastpath_enabled()
     with (
         torch.enable_grad(),
+        no_autocast(),
         torch.random.fork_rng(devices=range(torch.cuda.device_count())),
         sdpa_kernel(SDPBackend.MATH),
     ):
@@ -126,6 +127,16 @@ def undisturbed() -> Iterator[None]:
         finally:
             _inside.remove(threading.get_ident())
             torch.backends.mha.set_fastpath_enabled(fused)
+
+
+@contextmanager
+def no_autocast() -> Iterator[None]:
+    """Products in the dtype of what is multiplied, whatever the user switched on."""
+    with ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 class StepByStep:
@@ -160,9 +171,10 @@ step_by_step = StepByStep()
 
 
 @contextmanager
-def float32_products(matmul: str = "ieee", convolution: str = "ieee") -> Iterator[None]:
+def float32_products(matmul: str = "ieee", convolution: str = "ieee", *, autocast: bool = False) -> Iterator[None]:
     """Products of float32 on a GPU in full precision ("ieee") or in "tf32"; the user's settings return.
 
+    Autocast is switched off, unless it is to be left as it is.
     With TF32 a sample's output differs a little between batch sizes, so checks that compare need full precision.
     """
     cudnn: Any = torch.backends.cudnn
@@ -171,7 +183,8 @@ def float32_products(matmul: str = "ieee", convolution: str = "ieee") -> Iterato
     try:
         for switch, rule in zip(switches, (matmul, convolution, convolution), strict=True):
             switch.fp32_precision = rule
-        yield
+        with nullcontext() if autocast else no_autocast():
+            yield
     finally:
         for switch, rule in zip(switches, before, strict=True):
             switch.fp32_precision = rule

@@ -154,6 +154,11 @@ class Capture:
         fixed, each = self.bytes_per_sample
         return max(1, self.budget(base) // max(1, fixed + cotangents * each))
 
+    def cotangents_within(self, base: int) -> int:
+        """How many cotangents at a time keep a trace of one sample within `budget(base)`."""
+        fixed, each = self.bytes_per_sample
+        return max(1, (self.budget(base) - fixed) // max(1, each))
+
     def budget(self, base: int) -> int:
         """Bytes to work with: `base`, and some multiple of the model itself. The same on every machine."""
         return base + 8 * sum(p.nbytes for p in self.params.values())

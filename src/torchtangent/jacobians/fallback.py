@@ -47,15 +47,17 @@ def vectorized(
 def looped(
     f: Function, params: Mapping[str, Tensor], x: Inputs, cotangents: Float[Tensor, "C N *out"]
 ) -> dict[str, LayerJacobian]:
-    """The same one sample at a time, with plain autograd: for models that `vmap` cannot take."""
+    """The same one sample at a time, with plain autograd: for models that `vmap` cannot take.
+
+    With the parameters themselves, which a model may reach in ways that nothing can replace: in a hook, for instance.
+    """
     c, n = cotangents.shape[:2]
     found = {name: wide(p.detach()).new_zeros(n, c, *p.shape) for name, p in params.items()}
-    values = {id(p): p.detach().requires_grad_() for p in params.values()}
     for i in range(n):
-        out = f(take(x, slice(i, i + 1)), values)
+        out = f(take(x, slice(i, i + 1)), {})
         for j in range(c):
             grads = torch.autograd.grad(
-                out, list(values.values()), cotangents[j, i : i + 1], retain_graph=True, allow_unused=True
+                out, list(params.values()), cotangents[j, i : i + 1], retain_graph=True, allow_unused=True
             )
             for name, grad in zip(params, grads, strict=True):
                 if grad is not None:

@@ -30,12 +30,14 @@ class Graph:
 
     Attributes:
         nodes: Those that are no leaves.
+        leaves: Tensors that gradients accumulate in.
         users: Who uses a node, or a leaf (by its id).
     """
 
     def __init__(self, f: Tensor, inputs: Iterable[Tensor] = ()) -> None:
         ends = {t.grad_fn for t in inputs}
         self.nodes: set[Node] = set()
+        self.leaves: list[Tensor] = []
         self.users: dict[Node | int, list[User]] = defaultdict(list)
         stack = [] if f.grad_fn is None else [f.grad_fn]
         self.nodes.update(stack)
@@ -45,6 +47,8 @@ class Graph:
                 if node is None:
                     continue
                 leaf = getattr(node, "variable", None) if type(node).__name__ == "AccumulateGrad" else None
+                if leaf is not None and id(leaf) not in self.users:
+                    self.leaves.append(leaf)
                 self.users[node if leaf is None else id(leaf)].append(User(user, argument, result))
                 if leaf is None and node not in self.nodes and node not in ends:
                     self.nodes.add(node)

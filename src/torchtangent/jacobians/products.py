@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 
@@ -37,19 +38,20 @@ def push(capture: Capture, x: Inputs, v: Tangent) -> tuple[Float[Tensor, "N *out
         few = take(x, slice(0, min(2, batch_size(x))))
         chosen = {id(p) for p in capture.params.values()}
         padding = any(has_padding(m) and id(m.weight) in chosen for m in capture.model.modules())
-        ways = (_twice_reverse, _by_layers) if padding else (_forward, _twice_reverse, _by_layers)
-        capture.push = next((way for way in ways if _works(way, capture, few)), None)
-        if capture.push is None:
-            raise RuntimeError(
-                f"J @ v failed in every way for {type(capture.model).__name__}, or is not the adjoint of J.T @ u. "
-                "Does the model give the same outputs for the same inputs?"
-            )
-        if capture.push is not _forward:
-            how = "two reverse passes" if capture.push is _twice_reverse else "one reverse pass for each output"
-            capture.say_once(
-                "forward-mode",
-                f"J @ v takes {how} (exact, but slower): forward mode does not do for this model.",
-            )
+        failures: dict[Way, str] = {}
+        if padding:
+            failures[_forward] = "it differentiates the padding row of an embedding"
+        for way in (_forward, *_SLOW):
+            failures[way] = failures.get(way) or _failure(way, capture, few)
+            if not failures[way]:
+                capture.push = way
+                break
+        else:
+            said = "; ".join(f"{_SLOW.get(way, 'forward mode')}: {why}" for way, why in failures.items())
+            raise RuntimeError(f"J @ v fails for {type(capture.model).__name__} in every way ({said}).")
+        if way in _SLOW:
+            why = f"forward mode does not do for this model ({failures[_forward]})"
+            capture.say_once("forward-mode", f"J @ v takes {_SLOW[way]} (exact, but slower): {why}.")
     f, w = capture.push(capture, x, v)
     check_finite(f)
     return f, w
@@ -60,12 +62,14 @@ def has_padding(module: nn.Module) -> bool:
     return isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.padding_idx is not None
 
 
-def _works(way: Way, capture: Capture, x: Inputs) -> bool:
-    """Whether a way runs and is the adjoint of `pull`."""
+def _failure(way: Way, capture: Capture, x: Inputs) -> str:
+    """Why a way does not run, or is not the adjoint of `pull`; nothing if it does and is."""
     try:
-        return _adjoint(capture, lambda v: way(capture, x, v), lambda u: pull(capture, x, u))
-    except (NotImplementedError, RuntimeError):
-        return False
+        adjoint = _adjoint(capture, lambda v: way(capture, x, v), lambda u: pull(capture, x, u))
+    except RuntimeError as error:
+        lacking = re.search(r"forward AD with (\S+)", str(error))
+        return f"{lacking[1]} lacks it" if lacking else str(error).splitlines()[0][:120]
+    return "" if adjoint else "it disagrees with the reverse one"
 
 
 @float32_products()
@@ -82,7 +86,7 @@ def _adjoint(
 
 def noise(like: Tensor, generator: torch.Generator) -> Tensor:
     """Normal numbers, the same ones on every device."""
-    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64, device="cpu").to(like)
 
 
 def is_adjoint(u: Tensor, w: Tensor, g: Mapping[str, Tensor], v: Mapping[str, Tensor], small: float) -> bool:
@@ -127,8 +131,11 @@ def _by_layers(capture: Capture, x: Inputs, v: Tangent) -> tuple[Tensor, Tensor]
     trace = capture.trace(x)
     f = trace.outputs
     layers = trace.pull(trace.units())
-    w = sum(layer.flat() @ wide(v[name]).flatten() for name, layer in layers.items())
-    return f, torch.as_tensor(w).view_as(f).to(f.dtype)
+    w = torch.stack([layer.flat() @ wide(v[name]).flatten() for name, layer in layers.items()]).sum(0)
+    return f, w.view_as(f).to(f.dtype)
+
+
+_SLOW: dict[Way, str] = {_twice_reverse: "two reverse passes", _by_layers: "one reverse pass for each output"}
 
 
 class Replayed:

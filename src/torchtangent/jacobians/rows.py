@@ -25,11 +25,13 @@ class Told:
 
     def __init__(self, n: int, c: int, powers: int) -> None:
         generator = torch.Generator().manual_seed(0)
-        up = 2.0 ** torch.arange(-powers, powers + 1, dtype=torch.float64)
+        up = 2.0 ** torch.arange(-powers, powers + 1, dtype=torch.float64, device="cpu")
         every = torch.cat([up, -up])
-        turns = [torch.randperm(len(every), generator=generator) for _ in range(math.ceil(n / len(every)))]
+        turns = [
+            torch.randperm(len(every), generator=generator, device="cpu") for _ in range(math.ceil(n / len(every)))
+        ]
         self.factors = every[torch.cat(turns)[:n]]
-        self.mix = torch.randn(c, generator=generator, dtype=torch.float64)
+        self.mix = torch.randn(c, generator=generator, dtype=torch.float64, device="cpu")
 
     def cotangent(self, cotangents: Float[Tensor, "C N *out"]) -> Float[Tensor, "1 N *out"]:
         """A mixture of cotangents, times the factor of each sample."""

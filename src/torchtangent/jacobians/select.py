@@ -29,6 +29,12 @@ def select(model: nn.Module, params: Params = None) -> dict[str, nn.Parameter]:
             f"{type(model).__name__} has no trainable parameters. "
             "Set requires_grad_(True) on those to differentiate with respect to."
         )
+    for name, p in trainable.items():
+        if p.is_complex():
+            raise ValueError(
+                f"Parameter '{name}' is complex. Hold it as real numbers, nn.Parameter(torch.view_as_real(w)), and "
+                "make it complex where it is used, torch.view_as_complex(self.w)."
+            )
     if params is None:
         return trainable
     if callable(params):

@@ -150,6 +150,6 @@ def read_graph(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[GraphUs
     uses = []
     for node, operation in filled:
         known = replace(operation, parts={k: part for k, part in operation.parts.items() if k not in unknown})
-        x = next((part.x for part in known.parts.values() if part.x is not None), torch.empty(0))
+        x = next((part.x for part in known.parts.values() if part.x is not None), torch.empty(0, device="cpu"))
         uses.append(GraphUse(x, GradientEdge(node, 0), shape_of(node), known))
     return [use for use in uses if use.params], unknown

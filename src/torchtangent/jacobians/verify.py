@@ -68,7 +68,9 @@ def prove(trace: Trace, layers: dict[str, LayerJacobian], cotangents: Tensor) ->
     if not any(alive.values()):
         return True
     generator = torch.Generator().manual_seed(0)
-    u = torch.randn(len(trace.outputs), len(cotangents), generator=generator, dtype=torch.float64).to(cotangents)
+    u = torch.randn(len(trace.outputs), len(cotangents), generator=generator, dtype=torch.float64, device="cpu").to(
+        cotangents
+    )
     wrong = _mismatches(trace, layers, cotangents, u) & capture.unproven
     if capture.loop:
         wrong -= capture.uncovered  # the loop over samples is the definition itself
@@ -111,8 +113,8 @@ def _seed(seed: int) -> None:
 
 def _random_probe(f: Tensor) -> tuple[Tensor, Tensor]:
     """A random cotangent r, (1, N, *out), and u (N, 1) to weigh the samples, far from each other."""
-    r = torch.randn(1, *f.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    number = torch.arange(len(f), dtype=torch.float64)
+    r = torch.randn(1, *f.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
+    number = torch.arange(len(f), dtype=torch.float64, device="cpu")
     u = (1 + number / len(f)) * (-1) ** number
     return r.to(f), u.unsqueeze(1).to(f)
 

@@ -23,20 +23,20 @@ _BUDGET = 256 << 20  # bytes of activations and factors at a time
 _COLUMN_BYTES = 1 << 30  # of vectors in parameter space at a time
 
 
-def split_columns(capture: Capture, V: Float[Tensor, "rows K"]) -> tuple[Float[Tensor, "rows k"], ...]:
+def split_columns(capture: Capture, V: Float[Tensor, "... K"]) -> tuple[Float[Tensor, "... k"], ...]:
     """V in blocks of so few columns that as many vectors in parameter space may be held."""
-    return V.split(max(1, _COLUMN_BYTES // (capture.space.size * V.element_size())), 1)
+    return V.split(max(1, _COLUMN_BYTES // (capture.space.size * V.element_size())), -1)
 
 
-def pull_columns(capture: Capture, samples: Samples, U: Float[Tensor, "rows K"]) -> Float[Tensor, "P K"]:
+def pull_columns(capture: Capture, samples: Samples, U: Float[Tensor, "N C K"]) -> Float[Tensor, "P K"]:
     """JᵀU: a backward pass for each column or, with more columns than outputs, each sample's J formed once for all."""
-    one_by_one = U.shape[1] <= capture.output_shape.numel()
-    G = U.new_zeros(U.shape[1], capture.space.size).T  # a column in one piece
+    C, K = U.shape[1:]
+    G = U.new_zeros(K, capture.space.size).T  # a column in one piece
     for rows, x in batches(capture, samples):
-        if one_by_one:
-            _differentiate(capture, x, U[rows], G)
+        u = U[rows.start // C : rows.stop // C]
+        if K <= C:
+            _differentiate(capture, x, u.flatten(0, 1), G)
         else:
-            u = U[rows].unflatten(0, (-1, capture.output_shape.numel()))
             for place, layer in _placed(capture, x):
                 _pull(layer, u, G[place])
     return G

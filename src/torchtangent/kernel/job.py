@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.inputs import Inputs, Output
+from torchtangent.jacobians.inputs import Inputs, Output, wide
+from torchtangent.jacobians.products import noise, pull
 from torchtangent.jacobians.select import Params
 from torchtangent.kernel.distributed import Ranks
 from torchtangent.kernel.identity import content_hash
@@ -135,18 +136,25 @@ class Job:
         self.ranks.wait()
         return load_kernel(path)
 
-    def _probe(self) -> list[float]:
-        """Some outputs of the first sample, which tell networks with the same parameters apart."""
+    def _probe(self) -> dict[str, list[float]]:
+        """What tells networks with the same parameters apart: outputs of the first sample, and their gradients."""
+        x = self.x1.batch(0, 1)
         with for_captures(self.precision):
-            return self.capture.outputs(self.x1.batch(0, 1)).flatten()[:16].tolist()
+            f = self.capture.outputs(x)
+            u = noise(f, torch.Generator().manual_seed(0))
+            norms = [float(wide(g).norm()) for g in pull(self.capture, x, u).values()]
+        return {"outputs": [f.numel(), float((wide(u) * f).sum()), *f.flatten()[:16].tolist()], "gradients": norms}
 
-    def _check_probe(self, stored: list[float]) -> None:
+    def _check_probe(self, stored: Any) -> None:
         now = self._probe()
-        if len(now) != len(stored) or not np.allclose(now, stored, rtol=1e-3, atol=1e-3 * max(map(abs, stored))):
-            raise ValueError(
-                "The kernel that is stored there belongs to a network with the same parameters but other outputs: "
-                f"{stored[:3]} then, {now[:3]} now for the first sample. Use another path."
-            )
+        stored = stored if isinstance(stored, dict) else {}
+        for what, rtol in (("outputs", 1e-3), ("gradients", 1e-2)):
+            a, b = np.array(stored.get(what, [])), np.array(now[what])
+            if len(a) != len(b) or not np.allclose(a, b, rtol=rtol, atol=rtol * 0.1 * np.abs(a).max(initial=0)):
+                raise ValueError(
+                    f"The kernel that is stored there belongs to a network with the same parameters but other {what}: "
+                    f"{a[:3].tolist()} then, {b[:3].tolist()} now for the first sample. Use another path."
+                )
 
     def identity(self) -> dict[str, Any]:
         """What the numbers of the kernel depend on."""

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from torchtangent.jacobians.call import float32_products
 from torchtangent.kernel.ntk import flatten
 from torchtangent.operators import Operator
 
@@ -36,6 +37,11 @@ class Matrix(ABC):
     @abstractmethod
     def __matmul__(self, V: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
         """K V."""
+
+    def times(self, V: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
+        """K V in float64, where entries of K are known: what is left of nearly equal ones is not lost in rounding."""
+        with float32_products():
+            return (self @ V.to(self.dtype)).double()
 
     @abstractmethod
     def rows(self, index: Int[Tensor, " R"]) -> Float[Tensor, "R N"]:
@@ -93,6 +99,10 @@ class _Resident(Matrix):
     def __matmul__(self, V: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
         return self._K @ V
 
+    def times(self, V: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
+        step = max(1, _BLOCK_BYTES // (8 * self.shape[1]))
+        return torch.cat([block.double() @ V.double() for block in self._K.split(step)])
+
     def rows(self, index: Int[Tensor, " R"]) -> Float[Tensor, "R N"]:
         return self._K[index.to(self.device)]
 
@@ -116,6 +126,9 @@ class _Streamed(Matrix):
 
     def __matmul__(self, V: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
         return torch.cat([R @ V for R in self._blocks()])
+
+    def times(self, V: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
+        return torch.cat([R.double() @ V.double() for R in self._blocks()])
 
     def rows(self, index: Int[Tensor, " R"]) -> Float[Tensor, "R N"]:
         samples, place = (index.cpu() // self._outputs).unique(return_inverse=True)
@@ -163,7 +176,7 @@ class _Products(Matrix):
         return torch.cat([self._columns(part).T for part in index.split(_COLUMNS)])
 
     def dense(self) -> Float[Tensor, "M N"]:
-        return torch.cat([self._columns(part) for part in torch.arange(self.shape[1]).split(_COLUMNS)], 1)
+        return torch.cat([self._columns(part) for part in torch.arange(self.shape[1], device="cpu").split(_COLUMNS)], 1)
 
     def diagonal(self) -> Float[Tensor, " M"]:
         if isinstance(self._K, Operator):

@@ -112,15 +112,15 @@ class Pixels(Way):
     @cached_property
     def shifts(self) -> tuple[Tensor, Tensor]:
         """For each pair of locations the pairs of pixels that meet in their patches, one list after the other."""
-        index = torch.arange(math.prod(self.size)).view(self.size)
-        seen = torch.full((math.prod(self.patches.taps), *self.places), -1)
+        index = torch.arange(math.prod(self.size), device="cpu").view(self.size)
+        seen = torch.full((math.prod(self.patches.taps), *self.places), -1, device="cpu")
         for k, (locations, pixels) in enumerate(self.patches.windows(self.size)):
             seen[k][locations] = index[pixels]
         taps = seen.flatten(1).T
         both = (taps[:, None] >= 0) & (taps[None] >= 0)
         S, _, K = both.shape
         pairs = torch.stack([taps[:, None].expand(S, S, K)[both], taps[None].expand(S, S, K)[both]], 1)
-        starts = torch.cat([torch.zeros(1, dtype=torch.long), both.sum(2).flatten().cumsum(0)])
+        starts = torch.cat([torch.zeros(1, dtype=torch.long, device="cpu"), both.sum(2).flatten().cumsum(0)])
         device = self.layer.d.device
         return starts.to(device, torch.int32), pairs.to(device, torch.int32)
 

@@ -32,6 +32,7 @@ class Samples:
             self.count = len(x)
             if not self.count:
                 raise ValueError("The data set is empty (0 samples): there is nothing to differentiate.")
+            self._check_repeats()
         else:
             raise TypeError(
                 "The inputs should be a tensor, a tuple, a dict or a data set with len() and items, "
@@ -40,6 +41,15 @@ class Samples:
 
     def __len__(self) -> int:
         return self.count
+
+    def _check_repeats(self) -> None:
+        """Samples are read more than once, and must be the same each time."""
+        one, two = (leaves(default_collate([self.x[0]])) for _ in range(2))
+        if len(one) != len(two) or not all(torch.equal(a, b) for a, b in zip(one, two, strict=True)):
+            raise ValueError(
+                "The data set does not repeat: its first item differs from one time to the next, as with random "
+                "augmentation, but samples are read more than once. Switch it off, or pass the inputs as a tensor."
+            )
 
     def batch(self, start: int, end: int) -> Inputs:
         """Samples start … end − 1, on the device; NaN and infinity are refused."""
@@ -74,14 +84,17 @@ class Samples:
         items = (self.batch(i, i + 1) for i in range(self.count))
         return content_hash((f"{n}.{i}", t) for n, x in enumerate(items) for i, t in enumerate(leaves(x)))
 
-    def shapes(self) -> list[tuple[int, ...]]:
-        """The shapes of a single input's tensors."""
-        return [tuple(t.shape[1:]) for t in leaves(self.batch(0, 1))]
+    def shapes(self) -> dict[Any, tuple[int, ...]]:
+        """The shapes of a single input's tensors, by name or number."""
+        x = self.batch(0, 1)
+        named = x if isinstance(x, Mapping) else dict(enumerate(x if isinstance(x, tuple | list) else (x,)))
+        return {name: tuple(t.shape[1:]) for name, t in named.items() if isinstance(t, Tensor) and t.dim()}
 
 
 def check_alike(x1: Samples, x2: Samples) -> None:
     """Both sides of a kernel must go through the same layers at the same locations."""
-    if x1.shapes() != x2.shapes():
-        raise ValueError(
-            f"x1 and x2 hold samples of different shapes, {x1.shapes()} and {x2.shapes()}; a kernel needs them alike."
-        )
+    one, two = x1.shapes(), x2.shapes()
+    if one != two:
+        named = one.keys() != two.keys()
+        said = f"{one} and {two}" if named else f"{[*one.values()]} and {[*two.values()]}"
+        raise ValueError(f"x1 and x2 hold samples of different shapes, {said}; a kernel needs them alike.")

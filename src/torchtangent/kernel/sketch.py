@@ -117,7 +117,8 @@ class _Product:
             raise RuntimeError("The inputs changed since this operator was made. Make it again, or keep a copy of x.")
         capture, samples = self.capture, self.samples
         with float32_products():
-            blocks = (pull_columns(capture, samples, W) for W in split_columns(capture, V))
+            rows = V.unflatten(0, (-1, capture.output_shape.numel()))
+            blocks = (pull_columns(capture, samples, W) for W in split_columns(capture, rows))
             return torch.cat([push_columns(capture, samples, G) for G in blocks], 1)
 
 
@@ -157,7 +158,7 @@ def nystrom(
         raise ValueError(f"probes must be at least 1, got {probes}.")
     capture = Capture(model, params, output)
     samples = Samples(x, next(iter(capture.params.values())).device)
-    order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed), device="cpu")
     chosen = _chosen(landmarks, order)
     others = order[~torch.isin(order, chosen)]
     probed = others[:probes]
@@ -253,18 +254,18 @@ def _ratio(part: float, whole: float) -> float:
 def _chosen(landmarks: int | Sequence[int] | Tensor, order: Int[Tensor, " N"]) -> Int[Tensor, " M"]:
     """The landmarks' indices."""
     samples = len(order)
-    if isinstance(landmarks, int):
+    if isinstance(landmarks, int | np.integer):
         if not 1 <= landmarks <= samples:
             raise ValueError(f"landmarks must be between 1 and the {samples} samples, got {landmarks}.")
-        return order[:landmarks]
-    chosen = torch.as_tensor(landmarks, dtype=torch.long).cpu()
-    if chosen.ndim != 1 or len(chosen) == 0 or len(chosen.unique()) < len(chosen):
+        return order[: int(landmarks)]
+    chosen = torch.as_tensor(landmarks).cpu()
+    if chosen.is_floating_point() or chosen.ndim != 1 or len(chosen) == 0 or len(chosen.unique()) < len(chosen):
         raise ValueError("landmarks must be a number or a list of different samples, at least one.")
     if int(chosen.min()) < 0 or int(chosen.max()) >= samples:
         raise ValueError(
             f"landmarks must be indices of the {samples} samples, got {int(chosen.min())} to {int(chosen.max())}."
         )
-    return chosen
+    return chosen.long()
 
 
 def _pick(x: Any, index: Int[Tensor, " M"]) -> Any:
@@ -276,7 +277,7 @@ def _pick(x: Any, index: Int[Tensor, " M"]) -> Any:
 
 def _rows(index: Int[Tensor, " M"], outputs: int) -> Int[Tensor, " rows"]:
     """The rows of some samples."""
-    return (index[:, None] * outputs + torch.arange(outputs)).flatten()
+    return (index[:, None] * outputs + torch.arange(outputs, device=index.device)).flatten()
 
 
 def _inverse_root(K: Float[Tensor, "M M"], cutoff: float | None) -> Float[Tensor, "M R"]:
@@ -292,7 +293,7 @@ def _projected(layers: dict[str, LayerJacobian], dimension: int, seed: int) -> F
     total: Tensor | None = None
     for place, layer in enumerate(layers.values()):
         product = _rank_one(layer)
-        rows = layer.shape[0] if layer.shape else 1
+        rows = max(1, layer.shape[0]) if layer.shape else 1
         blocks = []
         for block in range(0, dimension, _BLOCK):
             signs = _signs((seed, place, block), rows + layer.shape.numel() // rows).to(layer.d)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+import numpy as np
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
@@ -70,7 +71,7 @@ def form_of(y: Tensor, kernel: Sequence[int], name: str = "y", *, classes: bool 
     if len(kernel) == 4:
         outputs = kernel[2]
     else:  # a matrix has as many rows for a sample as the samples leave it
-        outputs = kernel[0] // given[0] if given and given[0] and kernel[0] % given[0] == 0 else 1
+        outputs = kernel[0] // given[0] if given and given[0] > 1 and kernel[0] % given[0] == 0 else 1
     samples = kernel[0] if len(kernel) == 4 else kernel[0] // outputs
     one = (samples,) if classes or outputs == 1 else (samples, outputs)
     if given[: len(one)] != one or len(given) > len(one) + 1 or 0 in given:
@@ -98,7 +99,9 @@ def as_columns(
 def numbers(y: Any, name: str) -> Shaped[Tensor, "..."]:
     """Targets or labels as a tensor; what cannot be one is refused by name."""
     try:
-        return torch.as_tensor(y).detach()
+        if not isinstance(y, Tensor) and hasattr(y, "__array__"):
+            y = np.ascontiguousarray(y)  # torch takes no negative strides
+        return (y if isinstance(y, Tensor) else torch.as_tensor(y, device="cpu")).detach()
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"{name} should be numbers in a tensor, an array or a list, but this {type(y).__name__} holds others. "

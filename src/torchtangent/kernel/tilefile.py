@@ -120,7 +120,7 @@ class TileFile:
 
     def _get(self, file: int, rows: slice, cols: slice) -> Tensor:
         shape = (rows.stop - rows.start, cols.stop - cols.start, *self.manifest.shape[2:])
-        part = torch.empty(shape, dtype=getattr(torch, self.manifest.dtype))
+        part = torch.empty(shape, dtype=getattr(torch, self.manifest.dtype), device="cpu")
         for offset, line in self._lines(rows, cols, part):
             _read_all(file, line, offset)
         return part

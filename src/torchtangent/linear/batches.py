@@ -49,7 +49,7 @@ def shuffled(samples: int, epochs: int, batch_size: int, seed: int, drop_last: b
     def plan() -> Plan:
         generator = torch.Generator().manual_seed(seed)
         for _ in range(epochs):
-            yield [*torch.randperm(samples, generator=generator)[:used].split(batch_size)]
+            yield [*torch.randperm(samples, generator=generator, device="cpu")[:used].split(batch_size)]
 
     return epochs * math.ceil(used / batch_size), plan()
 

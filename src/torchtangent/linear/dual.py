@@ -95,6 +95,11 @@ class SGD:
         self._K = spectrum.square(K, device)
         check_some_rows(self._K)
         self._y, self._form = read_labels(y, self._loss, K.shape, self._K)
+        if self._loss.classes and np.ndim(f0) == 3 and self._form.targets == np.shape(f0)[1]:
+            raise ValueError(
+                f"f0 has outputs for each of {np.shape(f0)[1]} positions, and the columns of y would be as many "
+                "targets among the classes of all positions together. Take one position at a time."
+            )
         if self._loss.correct:
             check_varies(self._y, self._form)
         self._terms = Terms(self._form, biased=f0 is not None, decayed=weight_decay > 0)

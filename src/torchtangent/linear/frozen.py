@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from torchtangent.jacobians.graph import Graph
 from torchtangent.jacobians.inputs import Output, find
 
 Args = tuple[Any, ...]
@@ -80,6 +81,22 @@ class Frozen:
             for places in self.places.values():
                 for module, attribute in places:
                     module._parameters.pop(attribute, None)
+
+
+def check_reached(f: Tensor, known: Iterable[Any]) -> None:
+    """Refuse outputs of a frozen network that depend on parameters which are not `known`.
+
+    A copy of a model follows those that it holds as attributes of its modules, and no others.
+    """
+    held = {id(t) for t in known}
+    strays = [leaf for leaf in Graph(f).leaves if isinstance(leaf, nn.Parameter) and id(leaf) not in held]
+    if strays:
+        shapes = ", ".join(str(tuple(t.shape)) for t in strays[:3])
+        raise ValueError(
+            f"The model uses parameters (of shape {shapes}) that it reaches in other ways than as attributes of its "
+            "modules: in a list, through a closure or a hook. A copy of the model would not follow them. Make them "
+            "attributes (nn.ParameterList, or self.name in a method)."
+        )
 
 
 def tensor_of(result: Any, output: Output) -> Tensor:

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_leaves
 
 from torchtangent.jacobians.call import eagerly
 from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.modes import is_random, unwrapped
-from torchtangent.linear.frozen import Frozen, duplicate, tensor_of
+from torchtangent.linear.frozen import Frozen, check_reached, duplicate, tensor_of
 from torchtangent.linear.linearize import Linearized
 
 
@@ -126,6 +127,8 @@ class Lazy(nn.Module):
         modes = tuple(module.training for module in self.theta0.modules())
         if modes in self._checked:
             return
+        with torch.enable_grad():
+            check_reached(self._frozen.value(args, kwargs, {}), tree_leaves((args, kwargs)))
         one = self._frozen.value(args, kwargs, {}).clone()
         two = self._frozen.value(args, kwargs, {})
         if (one - two).float().norm() > 100 * torch.finfo(one.dtype).eps * one.float().norm():  # more than rounding

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.kernel.matrix import Matrix, as_matrix
-from torchtangent.kernel.targets import Form, check_finite
+from torchtangent.kernel.targets import Form, check_finite, numbers
 
 
 @final
@@ -74,7 +74,7 @@ def at_start(values: Any, form: Form, like: Tensor | Matrix, name: str) -> Float
     """f₀ or Jθ₀ as a column, or one for each target if it has the form of the targets; zero if there is none."""
     if values is None:
         return torch.zeros(form.rows, 1, dtype=like.dtype, device=like.device)
-    values = torch.as_tensor(values).detach()
+    values = numbers(values, name)
     # The outputs of a network may have more axes, (N, T, C), or one of length 1.
     if values.shape != form.shape and (values.shape[:1] != (form.samples,) or values.numel() != form.rows):
         many = "" if form.targets is None else f", or {form.shape} with a value for each target"

@@ -14,12 +14,12 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torchtangent.jacobians.call import eagerly, float32_products, pull_back
 from torchtangent.jacobians.inputs import check_finite, wide
 from torchtangent.jacobians.products import has_padding, is_adjoint, noise
-from torchtangent.linear.frozen import Args, Frozen, Kwargs, Tangent
+from torchtangent.linear.frozen import Args, Frozen, Kwargs, Tangent, check_reached
 from torchtangent.linear.reverse import needs_gradient, reverse_twice, row_by_row
 from torchtangent.notice import warn
 
@@ -49,7 +49,7 @@ def _bare_duals(f: Callable[[Tangent], Tensor], at: Tangent, v: Tangent) -> tupl
 
 
 @eagerly
-@float32_products()
+@float32_products(autocast=True)
 def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> Way:
     """The first way that runs for this network and agrees with reverse mode on this batch, for random u and v.
 
@@ -62,6 +62,7 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> Way:
     with torch.enable_grad(), frozen.at(at):
         f = frozen(*args, **kwargs)
         check_finite(f.detach().reshape(len(f) if f.dim() else 1, -1))
+        check_reached(f, [*at.values(), *tree_leaves((args, kwargs))])
         u = noise(f.detach(), generator)
         gradient = pull_back(f, at, u)
     v = {name: noise(g, generator).requires_grad_() for name, g in gradient.items()}

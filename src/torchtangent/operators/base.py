@@ -271,7 +271,7 @@ class Operator(ABC):
             rmatvec=multiply,
             matmat=multiply,
             rmatmat=multiply,
-            dtype=torch.empty((), dtype=self.dtype).numpy().dtype,
+            dtype=torch.empty((), dtype=self.dtype, device="cpu").numpy().dtype,
         )
 
     def __repr__(self) -> str:

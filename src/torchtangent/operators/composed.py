@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -104,7 +105,7 @@ class ScaledOperator(Operator):
     def _factorize(self, damping: float) -> Factorization:
         if self.factor > 0:
             inner = self.base._factorize(damping / self.factor)
-            shift = self.size * float(torch.tensor(self.factor, dtype=torch.float64).log())
+            shift = self.size * math.log(self.factor)
             return Factorization(lambda V: inner.solve(V) / self.factor, lambda: inner.logdet() + shift)
         return spectral_or_iterative(self, damping)
 

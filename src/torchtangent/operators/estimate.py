@@ -61,6 +61,6 @@ def probe_products(operator: Operator, probes: int, seed: int) -> Iterator[Float
     at_once = max(1, min(probes, 64, ENTRIES // operator.size))
     for start in range(0, probes, at_once):
         count = min(at_once, probes - start)
-        signs = torch.randint(0, 2, (operator.size, count), generator=generator, dtype=torch.int8)
+        signs = torch.randint(0, 2, (operator.size, count), generator=generator, dtype=torch.int8, device="cpu")
         Z = (2 * signs - 1).to(device=operator.device, dtype=operator.dtype)
         yield Z * operator._matmat(Z)

@@ -101,7 +101,7 @@ def top_eigenpairs(
     """
     tolerance = torch.finfo(dtype).eps ** (2 / 3)
     room = min(size, max(6 * k, 3 * k + 20))
-    start = torch.randn(size, k, generator=generator, dtype=torch.float64).to(dtype=dtype, device=device)
+    start = torch.randn(size, k, generator=generator, dtype=torch.float64, device="cpu").to(dtype=dtype, device=device)
     U = torch.linalg.qr(start).Q
     MU = matmat(U)
     for _ in range(max_iter):

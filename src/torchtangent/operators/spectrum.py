@@ -71,7 +71,7 @@ class Spectrum:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Spectrum:
         """The spectrum of f(M) for an entrywise f."""
-        rest = float(function(torch.tensor(self.rest, dtype=torch.float64))) if self.missing else 0.0
+        rest = float(function(torch.tensor(self.rest, dtype=torch.float64, device="cpu"))) if self.missing else 0.0
         return Spectrum(function(self.values), self.basis, rest)
 
     def matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchtangent.alignment.labels import as_targets
+from torchtangent.alignment.similarity import NOISE
 from torchtangent.jacobians.call import Network
 from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.modes import is_finite
@@ -19,8 +20,6 @@ from torchtangent.kernel.ntk import flatten, ntk
 from torchtangent.kernel.samples import Samples
 from torchtangent.probe.activity import Activity, activity, batches
 from torchtangent.spectrum import center
-
-_NOISE = 30  # roundings of K below which what is left of it by centering cannot be told from zero
 
 
 class Undefined(ArithmeticError):
@@ -128,7 +127,7 @@ class State:
         """All those of K centred per class, the largest first; zero where rounding made them negative."""
         K = center(self.kernel.double())
         rounding = torch.finfo(self.kernel.dtype).eps * torch.linalg.vector_norm(self.kernel, dtype=torch.float64)
-        if torch.linalg.vector_norm(K) <= _NOISE * rounding:
+        if torch.linalg.vector_norm(K) <= NOISE * rounding:
             raise Undefined  # all samples have the same gradient: the network died
         return torch.linalg.eigvalsh(flatten(K)).flip(0).clamp(min=0).to(self.kernel.dtype)
 

@@ -24,7 +24,7 @@ def iterated(source: Matrix, k: int, tol: float, seed: int, max_restarts: int) -
     generator = torch.Generator().manual_seed(seed)
 
     def draw(columns: int) -> Tensor:
-        noise = torch.randn(source.shape[0], columns, generator=generator, dtype=torch.float32)
+        noise = torch.randn(source.shape[0], columns, generator=generator, dtype=torch.float32, device="cpu")
         return noise.to(source.device, source.dtype)
 
     space = _Subspace(source, room, draw)
@@ -66,7 +66,7 @@ def check_symmetric(block: Tensor, dtype: torch.dtype) -> None:
 
 def check_some_rows(K: Matrix) -> None:
     """Refuse a K that is not finite or not symmetric, judged by some of its rows."""
-    few = torch.linspace(0, K.shape[0] - 1, min(K.shape[0], _FEW)).long().to(K.device)
+    few = torch.linspace(0, K.shape[0] - 1, min(K.shape[0], _FEW), device=K.device).long()
     check_symmetric(K.rows(few)[:, few], K.dtype)
 
 

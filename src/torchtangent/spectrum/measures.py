@@ -16,6 +16,7 @@ from torchtangent.operators import Operator
 from torchtangent.spectrum.lanczos import check_numbers, check_symmetric
 from torchtangent.spectrum.leading import rounding, square, top
 
+_BLOCK = 256  # rows at a time
 _NEGATIVE = 1e-2  # of the largest eigenvalue: more than kernels of the lowest precision are off
 
 
@@ -40,8 +41,8 @@ def effective_rank(K: Tensor | np.ndarray | Operator | Any) -> Float[Tensor, ""]
     largest = float(values.max())
     if float(values.min()) < -_NEGATIVE * largest:
         raise ValueError(
-            f"K has eigenvalues from {float(values.min()):.1e} to {largest:.1e}: it is no kernel, and μ log μ of a "
-            "negative μ is not defined."
+            f"K has eigenvalues from {float(values.min()):.1e} to {largest:.1e}: it is no kernel, or little is left of "
+            "it but rounding (then a kernel of a float64 model will do), and μ log μ of a negative μ is not defined."
         )
     if largest == 0:
         raise ValueError("All eigenvalues of K are zero: it has no effective rank.")
@@ -71,7 +72,8 @@ def trace_ratio(K: Tensor | np.ndarray | Operator | Any, k: int | Sequence[int])
     if int(counts.min()) < 1 or int(counts.max()) > source.shape[0]:
         raise ValueError(f"k must be between 1 and N = {source.shape[0]}, got {k}.")
     if isinstance(source, Tensor):
-        values, total = source.sort(descending=True).values, source.sum()
+        values = source.to(torch.promote_types(source.dtype, torch.float32)).sort(descending=True).values
+        total = values.sum()
     else:
         values, total = top(source, int(counts.max())).values, source.diagonal().sum()
     if not float(total) > 0:
@@ -97,10 +99,21 @@ def center(K: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """
     if K.dim() not in (2, 4) or K.shape[0] != K.shape[1]:
         raise ValueError(f"center takes a kernel (N, N) or (N, N, C, C) of one set of points, got {tuple(K.shape)}.")
-    K = K.to(torch.promote_types(K.dtype, torch.float32))
-    rows = K.mean(1, keepdim=True)
+    rows, columns = K.mean(1, keepdim=True, dtype=torch.float64), K.mean(0, keepdim=True, dtype=torch.float64)
     check_numbers(rows)
-    return (K - rows).sub_(K.mean(0, keepdim=True) - rows.mean(0, keepdim=True))
+    means = rows.transpose(0, 1)
+    if _same(K, K.transpose(0, 1).transpose(-1, -2) if K.dim() == 4 else K.T):
+        columns = means.transpose(-1, -2) if K.dim() == 4 else means  # to the last bit, so that the result is symmetric
+    whole = rows.mean(0, keepdim=True)
+    found = torch.empty_like(K, dtype=torch.promote_types(K.dtype, torch.float32))
+    for here, block, row in zip(*(t.split(_BLOCK) for t in (found, K, rows)), strict=True):
+        here.copy_(block - (row + columns - whole))  # float64: the rest may be far smaller than the means
+    return found
+
+
+def _same(K: Tensor, other: Tensor) -> bool:
+    """Whether two are equal, a few rows at a time."""
+    return all(torch.equal(a, b) for a, b in zip(K.split(_BLOCK), other.split(_BLOCK), strict=True))
 
 
 def _eigenvalues(K: Any) -> tuple[Float[Tensor, " R"], torch.dtype]:

@@ -10,11 +10,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.linear.predict.problem import Problem, problem
+from torchtangent.notice import warn
 
 __all__ = ["descent", "flow", "time_to"]
 
@@ -53,7 +55,7 @@ def descent(
             [0.5000, 0.2500],
             [0.7500, 0.4375]])
     """
-    counts = torch.as_tensor(steps)
+    counts = torch.as_tensor(steps, device="cpu")
     if counts.is_floating_point() or counts.dim() > 1 or not counts.numel() or int(counts.min()) < 0:
         raise ValueError(f"steps must be whole numbers of at least 0, one or several; got {steps}.")
 
@@ -98,7 +100,7 @@ def flow(K: Any, y: Any, t: Any, K_test: Any = None, *, f0: Any = None, f0_test:
             [0.5000, 0.0000],
             [1.0000, 0.0000]])
     """
-    times = torch.as_tensor(t, dtype=torch.float64)
+    times = torch.as_tensor(t, dtype=torch.float64, device="cpu")
     if times.dim() > 1 or not times.numel() or not bool((times >= 0).all()):
         raise ValueError(f"t must be a time of at least 0, or several; got {t}.")
 
@@ -139,6 +141,12 @@ def time_to(K: Any, y: Any, loss: float, *, f0: Any = None) -> Float[Tensor, "*k
     between = (goal > 0) & (energy.sum(0) > goal)
     if bool(between.any()):
         times[between] = _bisected(4 / task.rows * values, energy[:, between], goal[between])
+    resolved = task.matrix.dtype == torch.float64 or len(values) in (0, task.rows)
+    if bool(times.isinf().any()) and loss > 0 and not resolved and isinstance(task.K, Tensor | np.ndarray):
+        warn(
+            f"{task.rows - len(values)} of K's {task.rows} eigenvalues are below the rounding of {task.matrix.dtype} "
+            "and count as zero, so that the loss is never reached. A kernel of a float64 model tells more."
+        )
     return task.form.each(times.to(task.matrix.dtype))
 
 

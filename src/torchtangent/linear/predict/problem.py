@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.jacobians.call import float32_products
 from torchtangent.kernel.matrix import Matrix, as_matrix
 from torchtangent.kernel.sketch import Features
 from torchtangent.kernel.targets import Form, as_columns
@@ -87,11 +86,7 @@ class Problem:
     def times(self, K: Any, V: Float[Tensor, "rows K"]) -> Float[Tensor, "M K"]:
         """K V for a kernel between other points and these, in float64 where K's numbers are known: much may cancel."""
         matrix = as_matrix(K, self.matrix.device)
-        if not isinstance(K, Tensor | np.ndarray):
-            with float32_products():
-                return (matrix @ V.to(matrix.dtype)).double()
-        step = max(1, _BLOCK_BYTES // (8 * matrix.shape[1]))
-        return torch.cat([matrix.rows(part).double() @ V for part in torch.arange(matrix.shape[0]).split(step)])
+        return matrix.times(V)
 
     def dense(self) -> Float[Tensor, "rows rows"]:
         """A copy of K in float64."""

@@ -94,7 +94,7 @@ def classify(K: Any, y: Any, K_test: Any = None, *, ridge: float = 0.0) -> Int[T
     labels, form = read_classes(numbers(y, "y"), K.shape, "y", "classify")
     labels, outputs = labels[:, None], form.outputs
     check_varies(labels[:, 0], form)
-    classes = torch.arange(outputs).to(labels) if outputs > 1 else labels.unique()
+    classes = torch.arange(outputs, device=labels.device).to(labels) if outputs > 1 else labels.unique()
     Y = labels == classes[:, None]  # (N, C, K)
     scores = _predicted(K, Y if outputs > 1 else Y.flatten(1), K_test, ridge).reshape(-1, *Y.shape[1:])
     seen = Y.any(0).to(scores.device)
@@ -170,7 +170,7 @@ def _with_inverse(task: Problem, ridge: float) -> tuple[Float[Tensor, "rows K"],
     weights = 1 / (values + ridge) - rest
     V = U.view(-1, C, len(values))
     c = U @ (weights[:, None] * (U.T @ task.residual)) + rest * task.residual
-    return c, (V * weights) @ V.mT + rest * torch.eye(C).to(V)
+    return c, (V * weights) @ V.mT + rest * torch.eye(C, device=V.device).to(V)
 
 
 def _by_cholesky(task: Problem, ridge: float) -> tuple[Float[Tensor, "rows K"], Float[Tensor, "rows rows"]]:
@@ -241,7 +241,7 @@ def _range(times: Callable[[Tensor], Tensor], like: Float[Tensor, "rows _"]) -> 
 
 def _largest(times: Callable[[Tensor], Tensor], like: Float[Tensor, "rows _"], steps: int = 10) -> float:
     """The largest size of an eigenvalue or little less, by steps of the power method from four random vectors."""
-    V = torch.randn(len(like), 4, generator=torch.Generator().manual_seed(0)).to(like)
+    V = torch.randn(len(like), 4, generator=torch.Generator().manual_seed(0), device="cpu").to(like)
     for _ in range(steps):
         V = times(V / torch.linalg.vector_norm(V, dim=0).clamp(min=torch.finfo(V.dtype).tiny))
     return float(torch.linalg.vector_norm(V, dim=0).max())
