@@ -276,6 +276,15 @@ def test_eigenvectors_are_those_of_float64(size: int) -> None:
     torch.testing.assert_close(vectors * values.unsqueeze(1) @ vectors.mT, M.double(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(("rows", "size"), [(3, 40), (100, 400), (300, 1000)])
+def test_eigenvectors_of_a_few_rows(rows: int, size: int) -> None:
+    M = torch.randn(1, rows, size)
+    values, vectors = (t.cpu().double() for t in eigenbasis(M.cuda(), "test"))
+    torch.testing.assert_close(vectors.mT @ vectors, torch.eye(size).double()[None], rtol=0, atol=1e-4)
+    wanted = M.double().mT @ M.double()
+    torch.testing.assert_close(vectors * values.unsqueeze(1) @ vectors.mT, wanted, rtol=1e-4, atol=1e-5 * size)
+
+
 def test_supernat() -> None:
     model, x, y = nn.Linear(4, 2).double(), torch.randn(12, 4).double(), torch.randn(12, 2).double()
     twin = copy.deepcopy(model).cuda()

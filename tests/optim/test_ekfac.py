@@ -18,7 +18,8 @@ import two_ranks
 from torch import Tensor, nn
 
 import torchtangent as tt
-from torchtangent.optim import EKFAC, KFAC
+from torchtangent.optim import EKFAC, KFAC, ekfac
+from torchtangent.optim.decompose import eigenbasis
 
 METHODS: dict[str, Callable[..., Any]] = {
     "ekfac": partial(EKFAC, kl_clip=None),
@@ -853,3 +854,39 @@ def test_parameters_can_be_chosen_and_added() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(opt.explain().splitlines()) == 4
+
+
+# --------------------------------------------------------------------------- few samples and wide layers
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 9), (1, 1, 4), (2, 5, 12)])
+def test_eigenvectors_of_a_few_rows(shape: tuple[int, int, int]) -> None:
+    rows = torch.randn(shape).double()
+    rows[:, -1] = rows[:, 0]  # of lower rank than there are rows
+    values, vectors = eigenbasis(rows, "test")
+    n = shape[2]
+    assert bool((values >= 0).all())
+    torch.testing.assert_close(vectors.mT @ vectors, torch.eye(n).double().expand(len(rows), n, n))
+    torch.testing.assert_close(vectors * values.unsqueeze(1) @ vectors.mT, rows.mT @ rows)
+
+
+@pytest.mark.parametrize("scalings", ["batch", "average"])
+def test_wide_layers_are_decomposed_through_their_samples(scalings: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same steps, to rounding, as through the second moments themselves: all gradients are in their span."""
+    wide = nn.Sequential(nn.Linear(40, 30), nn.Tanh(), nn.LayerNorm(30), nn.Linear(30, 25, bias=False)).double()
+    x, y = torch.randn(6, 40).double(), torch.randint(25, (6,))
+    found, shapes = [], []
+
+    def spied(M: Tensor, what: str) -> Any:
+        shapes.append(tuple(M.shape))
+        return eigenbasis(M, what)
+
+    monkeypatch.setattr(ekfac, "eigenbasis", spied)
+    for thin in (True, False):
+        monkeypatch.setattr(ekfac.Scalings, "thin", thin)
+        model = copy.deepcopy(wide)
+        train(model, EKFAC(model, 0.1, EPS, scalings=scalings, basis_every=1), x, y, steps=3)
+        found.append(flat(model))
+    torch.testing.assert_close(*found, rtol=1e-8, atol=1e-10)
+    assert {(1, 6, 30), (1, 6, 41), (1, 6, 60)} <= set(shapes[: len(shapes) // 2])
+    assert all(rows == n for _, rows, n in shapes[len(shapes) // 2 :])

@@ -63,9 +63,9 @@ class OuterMoments(LayerMoments):
     def factors(self, n: int) -> list[tuple[Operator, Operator]]:
         return list(zip(self.B.operators(1 / n), self.A.operators(1 / self.locations), strict=True))
 
-    def lower(self, n: int) -> tuple[Float[Tensor, "G O O"], Float[Tensor, "G J J"]]:
-        """The factors of all blocks as matrices of which the lower triangles count; the sums are given away."""
-        return self.B.lower(1 / n), self.A.lower(1 / self.locations)
+    def rows_or_lower(self, b: float | Tensor, a: float) -> tuple[Float[Tensor, "G _ O"], Float[Tensor, "G _ J"]]:
+        """b times the sum of B, and a times the mean of A over locations, of all blocks; the sums are given away."""
+        return self.B.rows_or_lower(b), self.A.rows_or_lower(a / self.locations)
 
     def rotated_squares(self, layers: Layers, bases: list[tuple[Basis, Basis]]) -> list[Tensor]:
         layer = _expect(layers[self.weight], Outer, self.weight)

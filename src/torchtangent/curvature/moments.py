@@ -47,9 +47,10 @@ class Moment:
         self.rows = []
         return self.total
 
-    def lower(self, scale: float) -> Float[Tensor, "G I I"]:
-        """`scale` times the sum, of which the lower triangle counts: the sum itself, of a moment that keeps no rows."""
-        assert self.total is not None
+    def rows_or_lower(self, scale: float | Tensor) -> Float[Tensor, "G _ I"]:
+        """`scale` times the sum: the rows r of which it is Σ r rᵀ, or itself, of which the lower triangle counts."""
+        if self.total is None:
+            return (torch.cat(self.rows) * scale**0.5).unsqueeze(0)
         return self.total.mul_(scale)
 
     def operators(self, scale: float) -> list[Operator]:

@@ -1,4 +1,4 @@
-"""Eigenvectors and inverses of second moments (their lower triangles), which try again with more damping."""
+"""Eigenvectors and inverses of second moments, which try again with more damping."""
 
 from __future__ import annotations
 
@@ -16,16 +16,28 @@ Found = TypeVar("Found")
 _TRIES = 5
 
 
-def eigenbasis(M: Float[Tensor, "G n n"], what: str) -> tuple[Float[Tensor, "G n"], Float[Tensor, "G n n"]]:
-    """Eigenvalues (none below zero) and eigenvectors of symmetric matrices."""
+def eigenbasis(M: Float[Tensor, "G _ n"], what: str) -> tuple[Float[Tensor, "G n"], Float[Tensor, "G n n"]]:
+    """Eigenvalues (none below zero) and eigenvectors of symmetric matrices (their lower triangles, or fewer rows).
 
-    def decompose(M: Tensor) -> tuple[Tensor, Tensor]:
-        # For float32 matrices of this size torch has CUDA use Jacobi's method, two to three times as slow as double.
-        wide = M.double() if M.is_cuda and M.dtype == torch.float32 and M.shape[1] <= 512 else M
-        values, vectors = eigh(wide)
-        return values.clamp(min=0).to(M.dtype), vectors.to(M.dtype)
+    Of R rows, which cost nR² + Rn² instead of n³: they are QR-decomposed, and the small R × R matrix that is left.
+    """
+    R, n = M.shape[1:]
+    if n == R:
+        return _persist(_decompose, M, what)
+    Q, T = torch.linalg.qr(M.mT, mode="complete")
+    try:
+        values, vectors = _decompose(T[:, :R] @ T[:, :R].mT)
+    except torch.linalg.LinAlgError:
+        return _persist(_decompose, M.mT @ M, what)
+    Q[:, :, :R] = Q[:, :, :R] @ vectors
+    return torch.cat([values, values.new_zeros(len(M), n - R)], 1), Q
 
-    return _persist(decompose, M, what)
+
+def _decompose(M: Float[Tensor, "G n n"]) -> tuple[Float[Tensor, "G n"], Float[Tensor, "G n n"]]:
+    # For float32 matrices of this size torch has CUDA use Jacobi's method, two to three times as slow as double.
+    wide = M.double() if M.is_cuda and M.dtype == torch.float32 and M.shape[1] <= 512 else M
+    values, vectors = eigh(wide)
+    return values.clamp(min=0).to(M.dtype), vectors.to(M.dtype)
 
 
 def inverse(M: Float[Tensor, "G n n"], shift: Float[Tensor, "G 1"], what: str) -> Float[Tensor, "G n n"]:

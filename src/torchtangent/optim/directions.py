@@ -117,14 +117,19 @@ def _renewed(plan: Plan, method: Method, step: Step, ranks: Ranks) -> dict[str, 
     moments = {}
     for layer in plan.layers:
         if step.seen(layer.key) and step.due(layer.key):
-            B, A = layer.moments(step.passes, step.n, step.share, step.scale)
+            B, A = layer.moments(step.passes, step.n, step.share, step.scale, thin=method.thin and ranks.size == 1)
             moments[layer.key] = layer, ranks.total(B), ranks.total(A)
     if moments:
-        sums = torch.stack([B.sum() + A.sum() for _, B, A in moments.values()])
+        sums = torch.stack([_sum(B) + _sum(A) for _, B, A in moments.values()])
         if not bool(torch.isfinite(sums).all()):
             raise NotFinite(next(name for name, total in zip(moments, sums, strict=True) if not total.isfinite()))
     tasks = {key: partial(method.decompose, layer, B, A, step.dampings[key]) for key, (layer, B, A) in moments.items()}
     return ranks.divide(tasks, step.full)
+
+
+def _sum(M: Tensor) -> Tensor:
+    """Not finite if a second moment is not; of one that is given by rows, its trace."""
+    return M.sum() if M.shape[1] == M.shape[2] else M.square().sum()
 
 
 def _projected(

@@ -126,6 +126,7 @@ class Scalings(Method):
     decay: float
     rule: str
     kind = "EKFAC"
+    thin = True
 
     def options(self) -> dict[str, Any]:
         return {

@@ -77,6 +77,7 @@ class Inverses(Method):
     rule: str
     kind = "KFAC"
     fresh = False
+    thin = False
 
     def options(self) -> dict[str, Any]:
         return {"damping_rule": self.rule}

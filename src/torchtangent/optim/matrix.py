@@ -35,14 +35,13 @@ class Matrix(Layer):
         return chosen
 
     def moments(
-        self, passes: Passes, n: int, share: float, scale: float | Tensor
-    ) -> tuple[Float[Tensor, "G O O"], Float[Tensor, "G I I"]]:
+        self, passes: Passes, n: int, share: float, scale: float | Tensor, *, thin: bool
+    ) -> tuple[Float[Tensor, "G _ O"], Float[Tensor, "G _ I"]]:
         jacobians = outers(self, passes)
-        sums = self._sums(jacobians[0])
+        sums = self._sums(jacobians[0], thin)
         for jacobian in jacobians:
             sums.add({self.key: jacobian})
-        B, A = sums.lower(n)
-        return B.mul_(scale**2), A.mul_(share)
+        return sums.rows_or_lower(scale**2 / n, share)
 
     def thin(self, passes: Passes) -> bool:
         jacobians = outers(self, passes)
@@ -126,12 +125,12 @@ class Matrix(Layer):
             self.weight.bias: each(half, right[:, -1]).reshape(-1),
         }
 
-    def _sums(self, jacobian: Outer) -> OuterMoments:
+    def _sums(self, jacobian: Outer, thin: bool = False) -> OuterMoments:
         shapes = {self.key: torch.empty(self.weight.shape, device="meta")}
         if self.weight.bias is not None:
             rows = self.weight.size[0] * self.weight.groups
             shapes[self.weight.bias] = torch.empty(rows, device="meta")
-        return OuterMoments(Space.of(shapes), self.key, jacobian, self.weight.bias, "expand", thin=False)
+        return OuterMoments(Space.of(shapes), self.key, jacobian, self.weight.bias, "expand", thin=thin)
 
     def _squares(self, jacobian: Outer, left: Tensor, right: Tensor) -> Float[Tensor, "G O J"]:
         bases: list[tuple[Basis, Basis]] = [(Columns(b), Columns(a)) for b, a in zip(left, right, strict=True)]

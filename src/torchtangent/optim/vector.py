@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
@@ -43,10 +44,11 @@ class Vector(Layer):
         return "single"  # there are no two factors to share the damping
 
     def moments(
-        self, passes: Passes, n: int, share: float, scale: float | Tensor
-    ) -> tuple[Float[Tensor, "G 1 1"], Float[Tensor, "G J J"]]:
+        self, passes: Passes, n: int, share: float, scale: float | Tensor, *, thin: bool
+    ) -> tuple[Float[Tensor, "G 1 1"], Float[Tensor, "G _ J"]]:
         J = self._jacobian(passes)
-        A = J.mT @ J * (scale**2 / n)
+        few = thin and J.shape[1] <= J.shape[2] // 2
+        A = J * (scale / math.sqrt(n)) if few else J.mT @ J * (scale**2 / n)
         return torch.full_like(A[:, :1, :1], share), A
 
     def rotate(
