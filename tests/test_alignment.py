@@ -693,6 +693,7 @@ def test_energies_that_are_not_defined() -> None:
         alignment.energy(K, torch.stack([y, 0 * y], 1), k=3)
 
 
+@pytest.mark.filterwarnings("ignore:Task '.*' has two classes and the model 3 outputs")
 def test_tasks_that_are_none() -> None:
     model, x = mlp(), torch.randn(N, 6, dtype=torch.float64)
     fine = torch.randint(2, (N,))
@@ -793,3 +794,11 @@ def test_ranking_many_outputs_takes_little_memory() -> None:
     with Largest() as largest:
         alignment.rank_tasks(nn.Linear(3, 200), torch.randn(2000, 3), {"a": torch.arange(2000) % 200})
     assert largest.entries < 2000 * 200**2 / 2
+
+
+def test_a_binary_task_for_many_outputs_is_said() -> None:
+    """Labels 0 and 1 would name the first two of ten outputs."""
+    x = torch.randn(20, 6).double()
+    with pytest.warns(tt.TangentWarning, match=r"Task 'odd' has two classes and the model 3 outputs"):
+        alignment.rank_tasks(mlp(3), x, {"odd": x[:, 0] > 0})
+    alignment.rank_tasks(mlp(3), x, {"odd": x[:, 0] > 0}, output=lambda f: f[:, 0])

@@ -553,3 +553,45 @@ def test_a_batch_as_a_loader_yields_it() -> None:
         assert torch.equal(tt.fisher(model, batch, tt.Diagonal, kind="empirical").diag(), wanted)
     two = tt.fisher(model, [[x[:2], y[:2]], [x[2:], y[2:]]], tt.Diagonal, kind="empirical").diag()
     assert_close(two, wanted)
+
+
+def test_outputs_that_are_no_logits_are_said() -> None:
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.Softmax(-1)), torch.randn(6, 3)
+    with pytest.warns(tt.TangentWarning, match="takes logits, but the outputs are probabilities"):
+        tt.fisher(model, (x, None), tt.Diagonal)
+    with pytest.warns(tt.TangentWarning, match="the targets are real numbers: for a regression pass"):
+        tt.fisher(model[0], (x, torch.randn(6, 4)), tt.Diagonal)
+    tt.fisher(model[0], (x, torch.rand(6, 4)), tt.Diagonal)  # soft labels, perhaps
+
+
+@pytest.mark.filterwarnings("ignore:The exact Fisher matrix of outputs")
+def test_many_cotangents_are_said_and_taken_in_parts() -> None:
+    """Terms are pulled back a few at a time; second moments of inputs, seen several times, stay means."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 70)).double()
+    x, y = torch.randn(2, 64, 3).double(), torch.randint(70, (2, 64))
+    y[0, :60] = -100
+    y[1, 4:] = -100
+    with pytest.warns(tt.TangentWarning, match="takes 4,416 backward passes"):
+        found = {kind: tt.fisher(model, (x, y), kind) for kind in (tt.Diagonal, tt.KFAC, tt.EKFAC)}
+    small = [(x[0, 60:], y[0, 60:]), (x[1, :4], y[1, :4])]
+    wanted = tt.fisher(model, small, tt.Diagonal).diag() * 4  # a mean over 2 samples, not over 8
+    assert_close(found[tt.Diagonal].diag(), wanted)
+    assert_close(found[tt.EKFAC].trace(), wanted.sum())
+    v = torch.randn(len(wanted), dtype=torch.float64)
+    dense = tt.fisher(model, small, tt.Dense).dense() * 4
+    assert_close(tt.fisher(model, [(x, y)], tt.Implicit) @ v, dense @ v)
+
+
+@pytest.mark.parametrize("kind", ["exact", "sampled", "empirical"])
+def test_ignored_terms_do_not_count(kind: str) -> None:
+    torch.manual_seed(0)
+    model, x, y = nn.Linear(3, 4).double(), torch.randn(6, 3).double(), torch.randint(4, (6,))
+    some = y.clone()
+    some[2:4] = -100
+    F = tt.fisher(model, (x, some), tt.Dense, kind=kind)
+    if kind == "sampled":
+        assert torch.linalg.matrix_rank(F.dense(), rtol=1e-9) == 4
+        return
+    kept = [0, 1, 4, 5]
+    assert_close(F.dense(), tt.fisher(model, (x[kept], y[kept]), tt.Dense, kind=kind).dense() * 4 / 6)

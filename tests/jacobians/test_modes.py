@@ -130,3 +130,12 @@ def test_distributed(one_process: None, data: tuple[Tensor, Tensor]) -> None:
     assert_same({**probe.log(0), "seconds": 0}, probed(model, x, y))
     for p, gradient in zip(wrapped.parameters(), gradients, strict=True):
         assert torch.equal(p.grad, gradient)
+
+
+@pytest.mark.filterwarnings("error:BatchNorm saw no batch yet")
+def test_batch_norm_that_saw_nothing_is_said() -> None:
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), torch.randn(5, 3)
+    with pytest.warns(tt.TangentWarning, match=r"BatchNorm saw no batch yet .* \(1\)"):
+        tt.jacobian(model.eval(), x)
+    model.train()(x)
+    tt.jacobian(model.eval(), x)

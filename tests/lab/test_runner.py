@@ -280,3 +280,24 @@ def test_code_that_a_part_uses_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(key.digest == before[name].digest for name, key in now.items())
     assert changed["george2018.training"]
     assert not changed["george2022.scaled"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda s: {"claims": [replace(s.claims[0], id="TY-Fig9")]}, "belongs to 'TY-Fig9', which is no entry"),
+        (lambda s: {"entries": [replace(s.entries[0], parts=("nubers",))]}, "looks at 'nubers', which is no part"),
+        (lambda s: {"parts": s.parts[::-1]}, "part 'total' needs 'numbers', which is no part before it"),
+        (lambda s: {"parts": [*s.parts, s.parts[0]]}, "part 'numbers' is there twice"),
+    ],
+)
+def test_a_study_that_does_not_fit_together(change: Any, said: str) -> None:
+    study = toy_study()
+    with pytest.raises(ValueError, match=f"The study 'toy2000' does not fit together: .*{said}"):
+        replace(study, **change(study))
+
+
+def test_a_configuration_without_a_part(tmp_path: Path) -> None:
+    study = replace(toy_study(), configuration=lambda scale: {"numbers": {"seed": 0, "count": 5}})
+    with pytest.raises(ValueError, match="The configuration of 'toy2000' has no section for total"):
+        reproduce(study, "smoke", tmp_path)

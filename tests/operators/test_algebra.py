@@ -251,3 +251,23 @@ def test_sums_and_quotients_as_of_numbers() -> None:
         M / N
     with pytest.raises(TypeError):
         1 + M
+
+
+def test_traces_of_large_operators_in_float32() -> None:
+    """`torch.linalg.vector_norm` is off by a thousandth for millions of numbers on a CPU."""
+    rows = torch.randn(2000, 4000)
+    wanted = float(rows.double().square().sum())
+    assert float(LowRankOperator(rows).trace()) == pytest.approx(wanted, rel=1e-5)
+    assert float(DenseOperator(rows[:, :2000]).frobenius()) == pytest.approx(
+        float(rows[:, :2000].double().norm()), rel=1e-5
+    )
+    assert float(DiagonalOperator(rows.flatten()).frobenius()) == pytest.approx(wanted**0.5, rel=1e-5)
+
+
+def test_small_eigenvalues_of_rows_are_not_lost_in_their_squares() -> None:
+    rows = draw(60, 400) * torch.logspace(0, -3, 60, dtype=torch.float64)[:, None]
+    exact, M = LowRankOperator(rows), LowRankOperator(rows.float())
+    assert abs(float(M.logdet(1e-6)) - float(exact.logdet(1e-6))) < 0.05
+    v = draw(61, 400)[60]  # not one of the rows
+    found, wanted = M.solve(v.float(), damping=1e-4).double(), exact.solve(v, damping=1e-4)
+    assert float((found - wanted).norm() / wanted.norm()) < 1e-4

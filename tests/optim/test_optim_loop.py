@@ -659,3 +659,21 @@ def test_the_trust_region_knows_momentum() -> None:
     opt = EKFAC(model, 1e-6, EPS)
     train(model, opt, x, y, steps=1)
     assert opt.clipped == 0
+
+
+def test_steps_without_gradients_are_said_once() -> None:
+    model, (x, y) = mlp(), data()
+    opt, other = EKFAC(model, LR, EPS), copy.deepcopy(model)
+    F.cross_entropy(other(x), y).backward()
+    with pytest.warns(tt.TangentWarning, match="step\\(\\) found no gradients"):
+        opt.step()
+    opt.step()
+    assert opt.steps == 0
+
+
+def test_what_the_trust_region_did_is_explained() -> None:
+    model, (x, y) = mlp(), data()
+    opt = EKFAC(model, 10.0, EPS)
+    train(model, opt, x, y, steps=3)
+    said = "kl_clip=0.001 shortened 3 of 3 steps, so that their length is set by it and not by lr"
+    assert opt.explain().splitlines()[-1] == said

@@ -162,6 +162,11 @@ def _named(targets: Mapping[str, Any] | Sequence[Any] | Targets) -> dict[str | i
 
 def _centred(name: str | int, y: Tensor, shape: tuple[int, ...]) -> Float[Tensor, "N C"]:
     """Labels as a target, each output's mean removed; two classes for one output are −1 and 1."""
+    if shape[-1] > 2 and tuple(y.shape) == shape[:-1] and not y.is_floating_point() and y.max() <= 1:
+        warn(
+            f"Task {name!r} has two classes and the model {shape[-1]} outputs: they are read as the outputs of these "
+            "numbers. For a binary task take one output, output=lambda f: f[:, 0].",
+        )
     g = as_targets(y, shape, f"Task {name!r}").double()
     values = g.unique()
     if shape[-1] == 1 and len(values) == 2:

@@ -18,7 +18,7 @@ from torchtangent.jacobians.select import Params
 from torchtangent.operators import BlockOperator, Operator
 
 _MANY = 4096  # cotangents for a sample: more are worth a word
-_TRACE = 12 << 20  # bytes of activations and factors at a time (see Capture.budget)
+_TRACE = 8 << 20  # bytes of activations and factors at a time (see Capture.budget)
 _KEPT = 96 << 20  # bytes of factors that are kept for a second sweep instead of being captured again
 
 
@@ -128,6 +128,8 @@ class LayerSource:
         pull = self.cotangents.start()
         for x, y in self.batches.pieces(self._size):
             trace = self.capture.trace(map_leaves(Tensor.clone, x) if self.keep else x)  # loaders may refill a buffer
+            if self.samples == 0:
+                self._check_likelihood(trace.outputs, y)
             self.samples += len(trace.outputs)
             # Second moments of inputs are seen as often as there are parts: they are means over what is seen.
             parts = self.cotangents.apart(pull(trace.outputs, y), self.capture.cotangents_within(_TRACE))
@@ -148,11 +150,30 @@ class LayerSource:
         """One look at the data before anything implicit is promised: errors come now, not at the first product."""
         self.batches.repeat = True
         pull = self.cotangents.start() if self.cotangents is not None else None
-        for x, y in self.batches.pieces(self._size):
+        for i, (x, y) in enumerate(self.batches.pieces(self._size)):
             self.capture.check(x)
             f = self.capture.outputs(x)
             if pull is not None:
                 pull(f, y)
+            if i == 0:
+                self._check_likelihood(f, y)
+
+    def _check_likelihood(self, f: Tensor, y: Any) -> None:
+        """Say it where outputs are no logits, or targets no classes, that are taken for such."""
+        if self.cotangents is None or self.cotangents.likelihood != "categorical":
+            return
+        if bool((f >= 0).all()) and bool((f.sum(-1) - 1).abs().max() < 1e-3):
+            self.capture.say_once(
+                "probabilities",
+                "likelihood='categorical' takes logits, but the outputs are probabilities (not negative, and they sum "
+                "to one): leave out the softmax.",
+            )
+        if isinstance(y, Tensor) and y.is_floating_point() and not bool(((y >= 0) & (y <= 1)).all()):
+            self.capture.say_once(
+                "real targets",
+                "likelihood='categorical' is that of classes, but the targets are real numbers: for a regression pass "
+                "likelihood='gaussian'.",
+            )
 
     def _size(self, x: Inputs) -> int:
         self.capture.check(x)

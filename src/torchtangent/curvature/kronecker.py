@@ -28,7 +28,7 @@ class LayerMoments(ABC):
 
     @abstractmethod
     def factors(self, n: int) -> list[tuple[Operator, Operator]]:
-        """For each block its left and right Kronecker factor, as means over n samples."""
+        """For each block its left and right Kronecker factor, as means over n samples; to be asked for once."""
 
     @abstractmethod
     def rotated_squares(self, layers: Layers, bases: list[tuple[Basis, Basis]]) -> list[Tensor]:

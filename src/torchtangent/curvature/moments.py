@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -54,7 +52,8 @@ class Moment:
         return self.total.mul_(scale)
 
     def operators(self, scale: float) -> list[Operator]:
-        """`scale` times the sum, one operator for each group."""
+        """`scale` times the sum, one operator for each group; the sum is given away."""
+        found = self.rows_or_lower(scale)
         if self.total is None:
-            return [LowRankOperator(torch.cat(self.rows) * math.sqrt(scale))]
-        return [DenseOperator(reflect(total * scale)) for total in self.total]
+            return [LowRankOperator(found[0])]
+        return [DenseOperator(reflect(matrix)) for matrix in found]

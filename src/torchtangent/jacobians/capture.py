@@ -161,7 +161,7 @@ class Capture:
 
     def budget(self, base: int) -> int:
         """Bytes to work with: `base`, and some multiple of the model itself. The same on every machine."""
-        return base + 8 * sum(p.nbytes for p in self.params.values())
+        return base + 2 * sum(p.nbytes for p in self.params.values())
 
 
 class Trace:

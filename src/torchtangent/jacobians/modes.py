@@ -13,6 +13,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from torchtangent.jacobians.call import Network, pull_back
 from torchtangent.jacobians.inputs import Inputs
+from torchtangent.notice import listed, warn
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -80,8 +81,23 @@ def check_autograd(model: nn.Module) -> None:
             )
 
 
+def _saw_nothing(module: nn.Module) -> bool:
+    """Whether a BatchNorm in eval mode has the running statistics that it was made with."""
+    if not isinstance(module, _BatchNorm) or module.training or module.running_mean is None:
+        return False
+    mean, variance = module.running_mean, module.running_var
+    assert variance is not None
+    return not module.num_batches_tracked and not bool(mean.any()) and bool((variance == 1).all())
+
+
 def check_modes(model: nn.Module) -> None:
     """Raise on layers that mix samples, draw random numbers or change their weights in forward."""
+    fresh = [path or type(module).__name__ for path, module in model.named_modules() if _saw_nothing(module)]
+    if fresh:
+        warn(
+            f"BatchNorm saw no batch yet and normalizes by a mean of 0 and a variance of 1 ({listed(fresh)}), which is "
+            "hardly the network that will be trained. Run some batches through the model in training mode first."
+        )
     for path, module in model.named_modules():
         where = f"{type(module).__name__} '{path}'" if path else type(module).__name__
         if isinstance(module, _BatchNorm):

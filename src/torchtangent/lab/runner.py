@@ -199,6 +199,8 @@ def reproduce(
         raise ValueError(f"jobs={jobs}: at least one part has to run at a time.")
     listener = listener or Listener()
     config = study.configuration(scale)
+    if missing := [part.name for part in study.parts if part.name not in config]:
+        raise ValueError(f"The configuration of {study.key!r} has no section for {', '.join(missing)}: give it {{}}.")
     run = Run(out / study.key / scale)
     entries = [study.find(name) for name in only] or [e for e in study.entries if long or not study.is_long(e)]
     outcome = Outcome(run, entries)

@@ -186,6 +186,23 @@ class Study:
     claims: Sequence[Claim]
     aims: Sequence[Aim] = ()
 
+    def __post_init__(self) -> None:
+        """Names that do not fit would be found late, or never."""
+        parts, ids = [part.name for part in self.parts], [entry.id for entry in self.entries]
+        wrong = [f"part {name!r} is there twice" for name in parts if parts.count(name) > 1]
+        wrong += [f"entry {name!r} is there twice" for name in ids if ids.count(name) > 1]
+        for i, part in enumerate(self.parts):
+            wrong += [
+                f"part {part.name!r} needs {n!r}, which is no part before it" for n in part.needs if n not in parts[:i]
+            ]
+        for entry in self.entries:
+            wrong += [
+                f"entry {entry.id!r} looks at {name!r}, which is no part" for name in entry.parts if name not in parts
+            ]
+        wrong += [f"claim {c.name!r} belongs to {c.id!r}, which is no entry" for c in self.claims if c.id not in ids]
+        if wrong:
+            raise ValueError(f"The study {self.key!r} does not fit together: {'; '.join(dict.fromkeys(wrong))}.")
+
     def part(self, name: str) -> Part:
         """The part of that name."""
         return next(part for part in self.parts if part.name == name)

@@ -132,7 +132,7 @@ class Operator(ABC):
         return self._power_trace(1)
 
     def diag(self) -> Float[Tensor, " P"]:
-        """The diagonal of M, exact."""
+        """The diagonal of M, exact. `M.space.split(M.diag())` has it by parameter."""
         return self._diagonal()
 
     def frobenius(self) -> Float[Tensor, ""]:

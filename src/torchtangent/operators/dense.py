@@ -72,7 +72,7 @@ class DenseOperator(Operator):
         return self.matrix.diagonal().clone()
 
     def _power_trace(self, power: int) -> Float[Tensor, ""]:
-        return self.matrix.trace() if power == 1 else torch.linalg.vector_norm(self.matrix).square()
+        return self.matrix.trace() if power == 1 else self.matrix.square().sum()
 
     def _check_pivots(self, pivots: Tensor, damping: float) -> None:
         """Refuse a matrix that is singular up to rounding, unless damping was asked for."""

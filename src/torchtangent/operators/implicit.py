@@ -10,10 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchtangent.notice import warn
 from torchtangent.operators.base import Number, Operator, checked_damping, unit_columns
 from torchtangent.operators.krylov import SolveReport, conjugate_gradients
 from torchtangent.operators.space import Space, Vector
 from torchtangent.operators.spectrum import EXACT_LIMIT, Factorization, Spectrum, dense_spectrum
+
+_MANY = 1024  # products that are worth a word
 
 
 @final
@@ -112,3 +115,5 @@ class ImplicitOperator(Operator):
                 f"{what} of {self!r} would take {self.size} products (exact_limit={self.exact_limit}): "
                 f"{advice}, or raise exact_limit."
             )
+        if self.size > _MANY:
+            warn(f"{what} of {self!r} takes {self.size} products, which may be long. Instead, {advice}.")

@@ -40,8 +40,9 @@ class SolveReport:
         if not self.converged:
             warn(
                 f"Conjugate gradients on {name} stopped after {self.iterations} iterations at a relative "
-                f"residual of {float(self.residuals.max()):.2e} (asked for {self.rtol:.1e}). Raise damping "
-                "or max_iter, or give a preconditioner.",
+                f"residual of {float(self.residuals.max()):.2e} (asked for {self.rtol:.1e}). Raise damping, "
+                "or give the operator another limit or a preconditioner: dataclasses.replace(F, max_iter=…, "
+                "preconditioner=kfac.inverse(damping)).",
                 ConvergenceWarning,
             )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -49,11 +48,11 @@ class LowRankOperator(Operator):
         return thin_spectrum(self.rows)
 
     def _diagonal(self) -> Float[Tensor, " P"]:
-        return torch.linalg.vector_norm(self.rows, dim=0).square()
+        return self.rows.square().sum(0)
 
     def _power_trace(self, power: int) -> Float[Tensor, ""]:
         if power == 1:
-            return torch.linalg.vector_norm(self.rows).square()
+            return self.rows.square().sum()
         R, P = self.rows.shape
         gram = self.rows @ self.rows.T if R <= P else self.rows.T @ self.rows
-        return torch.linalg.vector_norm(gram).square()
+        return gram.square_().sum()

@@ -89,8 +89,9 @@ class Space:
         missing = [name for name in self.names if name not in v]
         unknown = [name for name in v if name not in self.offsets]
         if missing or unknown:
+            hint = "" if missing else " dict(model.named_parameters()) has no others."
             raise ValueError(
-                f"The keys of a dict vector must be the parameters' names: missing {missing}, unknown {unknown}."
+                f"The keys of a dict vector must be the parameters' names: missing {missing}, unknown {unknown}.{hint}"
             )
 
     def _concatenate(self, tensors: Sequence[Tensor]) -> Float[Tensor, "P 1"]:

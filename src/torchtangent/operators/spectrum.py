@@ -93,7 +93,7 @@ class Spectrum:
 
     def power_trace(self, power: int) -> Float[Tensor, ""]:
         """The trace of M (power 1) or M² (power 2)."""
-        total = self.values.sum() if power == 1 else torch.linalg.vector_norm(self.values).square()
+        total = self.values.sum() if power == 1 else self.values.square().sum()
         return total + self.missing * self.rest**power if self.missing else total
 
     def inverse(self, damping: float, tolerance: float, name: str) -> Spectrum:
@@ -186,13 +186,11 @@ def thin_spectrum(rows: Float[Tensor, "R P"]) -> Spectrum:
     For R < P by a QR decomposition of rowsᵀ and the eigenvectors of the small R × R matrix, so that
     no P × P matrix is formed and the basis is orthonormal to machine precision.
     """
-    if rows.shape[0] >= rows.shape[1]:
-        values, vectors = eigh(rows.T @ rows)
-    else:
-        Q, R = torch.linalg.qr(rows.T)
-        values, vectors = eigh(R @ R.T)
-        vectors = Q @ vectors
-    return Spectrum(values.clamp(min=0), Columns(vectors))  # none is negative but by rounding
+    tall = rows.shape[0] >= rows.shape[1]
+    Q, R = (None, rows.T) if tall else torch.linalg.qr(rows.T)
+    R = R.double()  # small eigenvalues would be lost in the rounding of squares
+    values, vectors = (t.to(rows.dtype) for t in eigh(R @ R.T))
+    return Spectrum(values.clamp(min=0), Columns(vectors if Q is None else Q @ vectors))  # negative by rounding only
 
 
 def rounding(dtype: torch.dtype, size: int) -> float:

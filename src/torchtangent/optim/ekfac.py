@@ -97,6 +97,7 @@ class EKFAC(Preconditioned):
         >>> print(opt.explain())
         weight  EKFAC, 1 × 4
         bias    EKFAC, last column of weight
+        kl_clip=0.001 shortened 20 of 20 steps, so that their length is set by it and not by lr
     """
 
     def __init__(

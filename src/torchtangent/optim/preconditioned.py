@@ -72,6 +72,7 @@ class Preconditioned(Optimizer):
         self._last: tuple[Slopes, Tensor | None] | None = None  # the last step, and by what it was shortened
         self._rates: list[float] = []  # of the groups, in the last step
         self._thin: frozenset[str] = frozenset()  # blocks whose samples make less work than their gradient
+        self._idle = False  # whether it was said that there are no gradients
         self._ready = False
         start = damping.start if isinstance(damping, Adaptive) else damping
         defaults = {"lr": lr, "damping": start, "momentum": momentum, "weight_decay": weight_decay}
@@ -111,8 +112,12 @@ class Preconditioned(Optimizer):
         self.recorder.close()
 
     def explain(self) -> str:
-        """How each parameter is preconditioned, one line each."""
-        return self.plan.explain(self.method.kind, self._chosen)
+        """How each parameter is preconditioned, one line each; and how many steps `kl_clip` shortened."""
+        lines = self.plan.explain(self.method.kind, self._chosen)
+        if self.settings.kl_clip is None or not self.clipped:
+            return lines
+        held = "" if self.clipped < self.steps else ", so that their length is set by it and not by lr"
+        return f"{lines}\nkl_clip={self.settings.kl_clip:g} shortened {self.clipped} of {self.steps} steps{held}"
 
     def __getstate__(self) -> NoReturn:
         raise TypeError(
@@ -248,6 +253,12 @@ class Preconditioned(Optimizer):
         """Whether the parameters moved."""
         grads = {name: amp.readable(p.grad) for name, p in self._params.items() if p.grad is not None}
         if not grads:
+            if self._params and not self._idle:
+                self._idle = True
+                warn(
+                    f"{self.method.kind}: step() found no gradients, and nothing moves. Call backward before it, on a "
+                    "loss of the model that it was made with (not of a copy)."
+                )
             return False
         n = self.recorder.samples
         if n == 0 and (self.plan.modules or self.settings.loss == "sum"):

@@ -129,7 +129,7 @@ class TangentProbe:
         self._spent = self._cost = perf_counter() - self._began
 
     def log(self, step: SupportsIndex, *, force: bool = False) -> Record | None:
-        """Measure, if this is one of the steps to measure at and was not measured already.
+        """Measure, if this is one of the steps to measure at and not the one that was measured last.
 
         Args:
             step: The number of the step.

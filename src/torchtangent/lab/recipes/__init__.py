@@ -16,5 +16,7 @@ def registry() -> dict[str, Study]:
     for package in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
         if package.ispkg:
             study = importlib.import_module(f"{__name__}.{package.name}.recipe").STUDY
+            if study.key in studies:
+                raise ValueError(f"Two studies have the key {study.key!r}; that of {package.name} needs another.")
             studies[study.key] = study
     return studies
