@@ -19,6 +19,7 @@ import pytest
 from lab_toy import add_up, draw_numbers, toy_study
 from threadpoolctl import threadpool_info
 
+from torchtangent.lab import recipes
 from torchtangent.lab.data import DataError
 from torchtangent.lab.recipes import registry
 from torchtangent.lab.results import read_json
@@ -301,3 +302,37 @@ def test_a_configuration_without_a_part(tmp_path: Path) -> None:
     study = replace(toy_study(), configuration=lambda scale: {"numbers": {"seed": 0, "count": 5}})
     with pytest.raises(ValueError, match="The configuration of 'toy2000' has no section for total"):
         reproduce(study, "smoke", tmp_path)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_traceback_of_a_part_that_failed_is_kept(tmp_path: Path, jobs: int) -> None:
+    broken = reproduce(toy_study(numbers=nothing), "smoke", tmp_path, jobs=jobs)
+    assert "a part returns a dict of arrays, this one a NoneType" in str(broken.failed["numbers"])
+    path = broken.run.failed("numbers")
+    assert path.read_text().startswith("Traceback")
+    mended = reproduce(toy_study(), "smoke", tmp_path)
+    assert mended.computed == ["numbers", "total"]
+    assert not path.exists()
+
+
+def nothing(context: Context) -> Any:
+    """A part that forgot to return its arrays."""
+
+
+def test_studies_of_other_packages_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Point:
+        value = "theirs.recipe:STUDY"
+
+        def __init__(self, key: str) -> None:
+            self.key = key
+
+        def load(self) -> Study:
+            return replace(toy_study(), key=self.key)
+
+    for key in ("theirs2026", "george2018"):
+        monkeypatch.setattr(recipes, "entry_points", lambda group, key=key: [Point(key)])
+        if key == "theirs2026":
+            assert list(registry.__wrapped__())[-1] == key
+        else:
+            with pytest.raises(ValueError, match=r"Two studies have the key 'george2018'; that of theirs.recipe:STUDY"):
+                registry.__wrapped__()

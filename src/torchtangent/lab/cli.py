@@ -171,6 +171,9 @@ def reproduce(
             console.print("interrupted; the same command goes on where it was", highlight=False)
             raise typer.Exit(130) from error
         failed |= bool(outcome.failed)
+        for name in outcome.failed:
+            if (trace := outcome.run.failed(name)).exists():
+                console.print(f"  [bright_black]traceback of {name}: {trace}[/]", highlight=False)
         findings += outcome.asked
         tested = [finding for finding in outcome.findings if finding.verdict in ("held", "did not hold")]
         others += sum(finding not in outcome.asked for finding in tested)

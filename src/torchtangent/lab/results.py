@@ -136,10 +136,15 @@ class Run:
                 f"part {part!r} returned arrays of objects, which only pickle can store: {', '.join(objects)}"
             )
         self.discard(part)
+        self.failed(part).unlink(missing_ok=True)
         _replace(self._npz(part), lambda file: np.savez_compressed(file, allow_pickle=False, **plain))
         fields = {**record, "sha256": checksum(self._npz(part))}
         write_json(self._json(part), fields)
         return Record(part=part, **fields)
+
+    def failed(self, part: str) -> Path:
+        """Where the traceback is of a part that failed."""
+        return self.folder / "failed" / f"{part}.txt"
 
     def discard(self, part: str) -> None:
         """Forget a part, and that the run was whole."""

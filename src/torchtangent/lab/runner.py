@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -298,7 +299,7 @@ def _compute(context: Context, key: Key, scale: Scale, jobs: int, report: Report
     context.run.discard(part.name)
     start = time.perf_counter()
     with _threads(scale):
-        arrays = part.run(context)
+        arrays = _arrays(context)
         seconds = round(time.perf_counter() - start, 3)
         provenance = describe(context.device, jobs)
     return context.run.save(
@@ -311,6 +312,20 @@ def _compute(context: Context, key: Key, scale: Scale, jobs: int, report: Report
         provenance=provenance,
         data=context.checksums,
     )
+
+
+def _arrays(context: Context) -> Mapping[str, Any]:
+    """What a part computes; if it fails, its traceback is kept."""
+    try:
+        arrays = context.part.run(context)
+        if not isinstance(arrays, Mapping):
+            raise TypeError(f"a part returns a dict of arrays, this one a {type(arrays).__name__}")
+    except Exception:
+        path = context.run.failed(context.part.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(traceback.format_exc())
+        raise
+    return arrays
 
 
 def rejudge(study: Study, run: Run) -> list[Finding]:

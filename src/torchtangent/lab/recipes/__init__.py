@@ -1,10 +1,14 @@
-"""One folder a paper. A folder with a `recipe.py` that defines `STUDY` is found, and run, without more."""
+"""One folder a paper. A folder with a `recipe.py` that defines `STUDY` is found, and run, without more.
+
+So are studies of other packages, which name theirs as an entry point of the group `torchtangent.studies`.
+"""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 from functools import cache
+from importlib.metadata import entry_points
 
 from torchtangent.lab.study import Study
 
@@ -12,11 +16,14 @@ from torchtangent.lab.study import Study
 @cache
 def registry() -> dict[str, Study]:
     """Every study, by key, in alphabetical order."""
-    studies = {}
+    found: dict[str, Study] = {}
     for package in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
         if package.ispkg:
-            study = importlib.import_module(f"{__name__}.{package.name}.recipe").STUDY
-            if study.key in studies:
-                raise ValueError(f"Two studies have the key {study.key!r}; that of {package.name} needs another.")
-            studies[study.key] = study
+            found[package.name] = importlib.import_module(f"{__name__}.{package.name}.recipe").STUDY
+    for point in entry_points(group="torchtangent.studies"):
+        found[point.value] = point.load()
+    studies: dict[str, Study] = {}
+    for name, study in found.items():
+        if studies.setdefault(study.key, study) is not study:
+            raise ValueError(f"Two studies have the key {study.key!r}; that of {name} needs another.")
     return studies
