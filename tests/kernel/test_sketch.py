@@ -362,7 +362,7 @@ def test_landmarks_of_numpy_and_empty_parameters() -> None:
     x, model = torch.randn(6, 3), nn.Linear(3, 1)
     assert torch.equal(sketch.nystrom(model, x, np.int64(4)).matrix, sketch.nystrom(model, x, 4).matrix)
     with pytest.raises(ValueError, match="landmarks must be a number or a list of different samples"):
-        sketch.nystrom(model, x, [0.7, 3.9])
+        sketch.nystrom(model, x, torch.tensor([0.7, 3.9]))
     model.none = nn.Parameter(torch.empty(0, 4))
     with pytest.warns(UserWarning, match="never influence"):
         assert sketch.project(model, x, 8).matrix.shape == (6, 8)

@@ -143,7 +143,10 @@ class Job:
             f = self.capture.outputs(x)
             u = noise(f, torch.Generator().manual_seed(0))
             norms = [float(wide(g).norm()) for g in pull(self.capture, x, u).values()]
-        return {"outputs": [f.numel(), float((wide(u) * f).sum()), *f.flatten()[:16].tolist()], "gradients": norms}
+        return {
+            "outputs": [float(f.numel()), float((wide(u) * f).sum()), *f.flatten()[:16].tolist()],
+            "gradients": norms,
+        }
 
     def _check_probe(self, stored: Any) -> None:
         now = self._probe()

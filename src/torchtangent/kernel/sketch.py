@@ -125,7 +125,7 @@ class _Product:
 def nystrom(
     model: nn.Module,
     x: Any,
-    landmarks: int | Sequence[int] | Tensor,
+    landmarks: int | np.integer | Sequence[int] | Tensor,
     *,
     reduce: str = "trace",
     params: Params = None,
@@ -251,7 +251,7 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole > 0 else math.inf * part if part > 0 else 0.0
 
 
-def _chosen(landmarks: int | Sequence[int] | Tensor, order: Int[Tensor, " N"]) -> Int[Tensor, " M"]:
+def _chosen(landmarks: int | np.integer | Sequence[int] | Tensor, order: Int[Tensor, " N"]) -> Int[Tensor, " M"]:
     """The landmarks' indices."""
     samples = len(order)
     if isinstance(landmarks, int | np.integer):
