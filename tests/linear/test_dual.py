@@ -601,3 +601,8 @@ def test_classes_of_positions_are_refused() -> None:
     model, x, y = nn.Linear(3, 4).double(), torch.randn(5, 3, 3).double(), torch.randint(4, (5, 3))
     with pytest.raises(ValueError, match="f0 has outputs for each of 3 positions"):
         dual.SGD(tt.ntk(model, x), y, loss="cross-entropy", lr=0.1, f0=model(x).detach())
+
+
+def test_it_is_printed_in_a_line() -> None:
+    sgd = dual.SGD(torch.eye(4), torch.tensor([1.0, 0.0, 1.0, 0.0]), loss="bce", lr=0.5)
+    assert repr(sgd) == "SGD(loss='bce', lr=0.5, 4 samples, 1 outputs)"

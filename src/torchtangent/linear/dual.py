@@ -106,6 +106,10 @@ class SGD:
         self._f0 = at_start(f0, self._form, self._K, "f0")
         self._J0 = at_start(J0, self._form, self._K, "J0")
 
+    def __repr__(self) -> str:
+        form = self._form
+        return f"SGD(loss={self._loss.name!r}, lr={self._lr:g}, {form.samples} samples, {form.outputs} outputs)"
+
     @torch.no_grad()
     def run(
         self,

@@ -158,6 +158,10 @@ class TangentProbe:
         self._spent += perf_counter() - began
         return record
 
+    def __repr__(self) -> str:
+        at = f", the last at step {self.records[-1]['step']}" if self.records else ""
+        return f"TangentProbe({len(self.records)} records{at})"
+
     @property
     def notes(self) -> dict[str, str]:
         """Measures that the model does not have, and why."""
