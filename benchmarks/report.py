@@ -97,7 +97,10 @@ def markdown(folder: Path) -> str:
     for name in CASES:
         path = folder / f"{name}.json"
         if path.exists():
-            parts += ["", *_section(json.loads(path.read_text()))]
+            result = json.loads(path.read_text())
+            parts += ["", *_section(result)]
+            if result["cpu"] != machine["cpu"]:
+                parts += [f"- Measured on another machine: {result['cpu']}."]
     return "\n".join(parts) + "\n"
 
 
