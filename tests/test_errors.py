@@ -626,3 +626,8 @@ def test_autocast_around_a_call_changes_nothing(call: Callable) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = call(model, x)
     assert torch.equal(found, wanted)
+
+
+def test_nan_in_the_first_item_is_called_nan() -> None:
+    with pytest.raises(ValueError, match="The inputs have NaN or infinity, first in sample 0"):
+        tt.ntk(nn.Linear(3, 1), list(torch.full((4, 3), torch.nan)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import oracle
 import pytest
 import torch
@@ -10,6 +12,7 @@ from oracle import Inputs, assert_close, take
 from torch import Tensor, nn
 
 import torchtangent as tt
+from torchtangent.jacobians.capture import Capture
 
 LIKELIHOODS = ["categorical", "bernoulli", "gaussian"]
 MODELS = {
@@ -595,3 +598,31 @@ def test_ignored_terms_do_not_count(kind: str) -> None:
         return
     kept = [0, 1, 4, 5]
     assert_close(F.dense(), tt.fisher(model, (x[kept], y[kept]), tt.Dense, kind=kind).dense() * 4 / 6)
+
+
+@pytest.mark.parametrize("representation", [tt.KFAC, tt.EKFAC, tt.KFAC(sharing="reduce")])
+def test_parts_of_the_cotangents_count_samples_once(representation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequences of other lengths are pulled back in other numbers of parts."""
+    torch.manual_seed(0)
+    words, first, last = nn.Embedding(9, 4, padding_idx=0), nn.Linear(4, 5), nn.Linear(5, 6)
+    model = nn.Sequential(words, first, nn.Tanh(), last).double()
+    data = [(torch.randint(9, (2, length)), None) for length in (3, 11)]
+    wanted = tt.fisher(model, data, representation)
+    most: list[int] = []
+
+    def few(capture: Capture, base: int) -> int:
+        most.append(7)
+        return 7
+
+    monkeypatch.setattr(Capture, "cotangents_within", few)
+    found = tt.fisher(model, data, representation)
+    assert most
+    assert_close(found.dense(), wanted.dense())
+
+
+def test_class_156_of_bytes_is_not_ignored() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(3, 200).double(), torch.randn(4, 3).double()
+    y = torch.tensor([156, 3, 156, 199])
+    found, wanted = (tt.fisher(model, (x, t), tt.Diagonal, kind="empirical").diag() for t in (y.to(torch.uint8), y))
+    assert torch.equal(found, wanted)

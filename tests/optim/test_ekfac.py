@@ -882,8 +882,8 @@ def test_wide_layers_are_decomposed_through_their_samples(scalings: str, monkeyp
         return eigenbasis(M, what)
 
     monkeypatch.setattr(ekfac, "eigenbasis", spied)
-    for thin in (True, False):
-        monkeypatch.setattr(ekfac.Scalings, "thin", thin)
+    for by_rows in (True, False):
+        monkeypatch.setattr(ekfac.Scalings, "by_rows", by_rows)
         model = copy.deepcopy(wide)
         train(model, EKFAC(model, 0.1, EPS, scalings=scalings, basis_every=1), x, y, steps=3)
         found.append(flat(model))

@@ -87,7 +87,7 @@ class Cotangents:
         else:
             u = _residual(f, _as_expected(f, targets, self.likelihood), self.likelihood).unsqueeze(0)
         if self.likelihood == "categorical" and isinstance(targets, Tensor) and targets.shape == f.shape[:-1]:
-            u = u * (targets != IGNORED).to(u).unsqueeze(-1)
+            u = u * (targets.long() != IGNORED).to(u).unsqueeze(-1)
         return u
 
     def apart(self, u: Float[Tensor, "M N *out"], most: int) -> Iterator[Float[Tensor, "m N *out"]]:
@@ -180,6 +180,7 @@ def _as_expected(f: Tensor, targets: Tensor, likelihood: str) -> Tensor:
     if likelihood != "categorical":
         _check_values(y, likelihood)
         return y.to(f)
+    y = y.long()  # of uint8, −100 is class 156
     y = torch.where(y == IGNORED, 0, y)
     if y.numel() and (int(y.min()) < 0 or int(y.max()) >= f.shape[-1]):
         bad = int(y.min()) if int(y.min()) < 0 else int(y.max())
@@ -187,4 +188,4 @@ def _as_expected(f: Tensor, targets: Tensor, likelihood: str) -> Tensor:
             f"The targets hold class {bad}, but the model has classes 0 to {f.shape[-1] - 1} "
             f"({IGNORED} for terms that do not count)."
         )
-    return y.long()
+    return y

@@ -59,6 +59,12 @@ class EigenSum(Accumulator):
             new = [[s + t for s, t in zip(*pair, strict=True)] for pair in zip(self.squares, new, strict=True)]
         self.squares = new
 
+    def again(self, layers: Layers) -> None:
+        if self.first:
+            self.kronecker.again(layers)
+        else:
+            self.update(layers)
+
     def end_sweep(self) -> None:
         if self.first:
             self.first = False

@@ -74,8 +74,8 @@ def fisher(
     total = chosen.start(Scope(capture.space, capture.space.names, capture.tied))
     source.keep = source.batches.repeat = total.sweeps > 1
     for _ in range(total.sweeps):
-        for layers in source:
-            total.update(layers)
+        for layers, again in source:
+            (total.again if again else total.update)(layers)
         total.end_sweep()
     blocks = total.finish(source.samples)
     if len(blocks) == 1 and blocks[0][0].size == capture.space.size and blocks[0][0].rows == 1:
@@ -117,9 +117,10 @@ class LayerSource:
         self.capture, self.batches, self.cotangents = capture, batches, cotangents
         self.keep = False
         self.samples = 0
-        self._kept: list[Layers] = []
+        self._kept: list[tuple[Layers, bool]] = []
 
-    def __iter__(self) -> Iterator[Layers]:
+    def __iter__(self) -> Iterator[tuple[Layers, bool]]:
+        """Layers, and whether they are of the same samples as the last, with other cotangents."""
         if self._kept:
             yield from self._kept
             return
@@ -131,20 +132,19 @@ class LayerSource:
             if self.samples == 0:
                 self._check_likelihood(trace.outputs, y)
             self.samples += len(trace.outputs)
-            # Second moments of inputs are seen as often as there are parts: they are means over what is seen.
             parts = self.cotangents.apart(pull(trace.outputs, y), self.capture.cotangents_within(_TRACE))
-            part = next(parts, None)
+            part, again = next(parts, None), False
             while part is not None:
-                layers = trace.pull(part)
-                part = next(parts, None)
+                found = trace.pull(part), again
+                part, again = next(parts, None), True
                 if part is None:
                     del trace  # before the layers are used
                 if self.keep:
-                    held += sum({layer.d.data_ptr(): layer.d.nbytes for layer in layers.values()}.values())
-                    self._kept.append(layers)
+                    held += sum({layer.d.data_ptr(): layer.d.nbytes for layer in found[0].values()}.values())
+                    self._kept.append(found)
                     if held > self.capture.budget(_KEPT):
                         self.keep, self._kept = False, []
-                yield layers
+                yield found
 
     def look(self) -> None:
         """One look at the data before anything implicit is promised: errors come now, not at the first product."""

@@ -67,6 +67,12 @@ class KroneckerSum(Accumulator):
         if self.rest is not None:
             self.rest.update(layers)
 
+    def again(self, layers: Layers) -> None:
+        for moments in self.layers:
+            moments.add_cotangents(layers)
+        if self.rest is not None:
+            self.rest.again(layers)
+
     def _start(self, layers: Layers) -> None:
         """The first samples show which parameters are matrices of a linear map."""
         self.started = True

@@ -22,9 +22,18 @@ class LayerMoments(ABC):
 
     places: list[Place]
 
-    @abstractmethod
     def add(self, layers: Layers) -> None:
         """Add some samples to A and B."""
+        self.add_inputs(layers)
+        self.add_cotangents(layers)
+
+    @abstractmethod
+    def add_inputs(self, layers: Layers) -> None:
+        """Add some samples to A."""
+
+    @abstractmethod
+    def add_cotangents(self, layers: Layers) -> None:
+        """Add some of their cotangents to B."""
 
     @abstractmethod
     def factors(self, n: int) -> list[tuple[Operator, Operator]]:
@@ -49,16 +58,20 @@ class OuterMoments(LayerMoments):
             self.places.append(Place((segment, *column)))
             start += segment.rows
 
-    def add(self, layers: Layers) -> None:
-        layer = _expect(layers[self.weight], Outer, self.weight)
-        a, d = layer.a, layer.d
+    def add_inputs(self, layers: Layers) -> None:
+        a = _expect(layers[self.weight], Outer, self.weight).a
         if self.sharing == "reduce":
-            a, d = a.mean(2, keepdim=True), d.sum(3, keepdim=True)
+            a = a.mean(2, keepdim=True)
         if self.bias:
             a = with_ones(a)
         add_locations(self.A, a.transpose(0, 1), partial(input_rows, a))
-        add_locations(self.B, d.permute(1, 2, 0, 3, 4).flatten(1, 2), partial(cotangent_rows, d))
         self.locations += a.shape[0] * a.shape[2]
+
+    def add_cotangents(self, layers: Layers) -> None:
+        d = _expect(layers[self.weight], Outer, self.weight).d
+        if self.sharing == "reduce":
+            d = d.sum(3, keepdim=True)
+        add_locations(self.B, d.permute(1, 2, 0, 3, 4).flatten(1, 2), partial(cotangent_rows, d))
 
     def factors(self, n: int) -> list[tuple[Operator, Operator]]:
         return list(zip(self.B.operators(1 / n), self.A.operators(1 / self.locations), strict=True))
@@ -89,11 +102,14 @@ class LookupMoments(LayerMoments):
         self.B = Moment()
         self.places = [Place((Segment(space.offsets[weight], tuple(layer.shape), (0, 1)),))]
 
-    def add(self, layers: Layers) -> None:
+    def add_inputs(self, layers: Layers) -> None:
         layer = _expect(layers[self.weight], Lookup, self.weight)
         self.counts += torch.bincount(layer.index.flatten(), minlength=len(self.counts)).to(self.counts)
         if layer.padding is not None:  # no derivative, so no location
             self.counts[layer.padding] = 0
+
+    def add_cotangents(self, layers: Layers) -> None:
+        layer = _expect(layers[self.weight], Lookup, self.weight)
         self.B.add(layer.d.reshape(1, -1, layer.shape[1]))
 
     def factors(self, n: int) -> list[tuple[Operator, Operator]]:

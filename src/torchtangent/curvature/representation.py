@@ -23,6 +23,10 @@ class Accumulator(ABC):
     def update(self, layers: Layers) -> None:
         """Add the layer Jacobians of some samples."""
 
+    def again(self, layers: Layers) -> None:
+        """Add those of other cotangents of the same samples; what depends on samples alone was counted by `update`."""
+        self.update(layers)
+
     def end_sweep(self) -> None:  # noqa: B027 (most need only one)
         """Called after each sweep over the data."""
 
@@ -115,6 +119,11 @@ class Side(Accumulator):
         for part in self.parts:
             if self._sweep < part.sweeps:
                 part.update(layers)
+
+    def again(self, layers: Layers) -> None:
+        for part in self.parts:
+            if self._sweep < part.sweeps:
+                part.again(layers)
 
     def end_sweep(self) -> None:
         for part in self.parts:

@@ -45,7 +45,7 @@ class Samples:
     def _check_repeats(self) -> None:
         """Samples are read more than once, and must be the same each time."""
         one, two = (leaves(default_collate([self.x[0]])) for _ in range(2))
-        if len(one) != len(two) or not all(torch.equal(a, b) for a, b in zip(one, two, strict=True)):
+        if len(one) != len(two) or not all(_same(a, b) for a, b in zip(one, two, strict=True)):
             raise ValueError(
                 "The data set does not repeat: its first item differs from one time to the next, as with random "
                 "augmentation, but samples are read more than once. Switch it off, or pass the inputs as a tensor."
@@ -89,6 +89,11 @@ class Samples:
         x = self.batch(0, 1)
         named = x if isinstance(x, Mapping) else dict(enumerate(x if isinstance(x, tuple | list) else (x,)))
         return {name: tuple(t.shape[1:]) for name, t in named.items() if isinstance(t, Tensor) and t.dim()}
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether two are equal; NaN, which is refused elsewhere, equals itself."""
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def check_alike(x1: Samples, x2: Samples) -> None:

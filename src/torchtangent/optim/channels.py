@@ -36,7 +36,7 @@ class Channels(Layer):
         return chosen
 
     def moments(
-        self, passes: Passes, n: int, share: float, scale: float | Tensor, *, thin: bool
+        self, passes: Passes, n: int, share: float, scale: float | Tensor, *, by_rows: bool
     ) -> tuple[Float[Tensor, "G O O"], Float[Tensor, "G I I"]]:
         inputs, cotangents, pixels = [], [], 0
         for jacobian in outers(self, passes):

@@ -114,10 +114,10 @@ def _unseen(plan: Plan, step: Step) -> tuple[dict[str, Tensor], dict[str, State]
 
 def _renewed(plan: Plan, method: Method, step: Step, ranks: Ranks) -> dict[str, State]:
     """New decompositions where they are due, divided among the ranks."""
-    moments = {}
+    moments, by_rows = {}, method.by_rows and ranks.size == 1
     for layer in plan.layers:
         if step.seen(layer.key) and step.due(layer.key):
-            B, A = layer.moments(step.passes, step.n, step.share, step.scale, thin=method.thin and ranks.size == 1)
+            B, A = layer.moments(step.passes, step.n, step.share, step.scale, by_rows=by_rows)
             moments[layer.key] = layer, ranks.total(B), ranks.total(A)
     if moments:
         sums = torch.stack([_sum(B) + _sum(A) for _, B, A in moments.values()])

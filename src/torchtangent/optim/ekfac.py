@@ -127,7 +127,7 @@ class Scalings(Method):
     decay: float
     rule: str
     kind = "EKFAC"
-    thin = True
+    by_rows = True
 
     def options(self) -> dict[str, Any]:
         return {

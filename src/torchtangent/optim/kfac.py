@@ -77,7 +77,7 @@ class Inverses(Method):
     rule: str
     kind = "KFAC"
     fresh = False
-    thin = False
+    by_rows = False
 
     def options(self) -> dict[str, Any]:
         return {"damping_rule": self.rule}

@@ -38,12 +38,12 @@ class Layer(ABC):
 
     @abstractmethod
     def moments(
-        self, passes: Passes, n: int, share: float, scale: float | Tensor, *, thin: bool
+        self, passes: Passes, n: int, share: float, scale: float | Tensor, *, by_rows: bool
     ) -> tuple[Float[Tensor, "G _ O"], Float[Tensor, "G _ I"]]:
         """B and A of `scale` times the per-sample gradients: this rank's part of the means over all n samples.
 
-        Their lower triangles: what stands above may be anything finite. Or, if they may be `thin`, fewer rows r of
-        which they are Σ r rᵀ. `share` is the part of the samples that this rank has.
+        Their lower triangles: what stands above may be anything finite. Or, if they may be given `by_rows`, fewer
+        rows r of which they are Σ r rᵀ. `share` is the part of the samples that this rank has.
         """
 
     def thin(self, passes: Passes) -> bool:

@@ -35,10 +35,10 @@ class Matrix(Layer):
         return chosen
 
     def moments(
-        self, passes: Passes, n: int, share: float, scale: float | Tensor, *, thin: bool
+        self, passes: Passes, n: int, share: float, scale: float | Tensor, *, by_rows: bool
     ) -> tuple[Float[Tensor, "G _ O"], Float[Tensor, "G _ I"]]:
         jacobians = outers(self, passes)
-        sums = self._sums(jacobians[0], thin)
+        sums = self._sums(jacobians[0], by_rows)
         for jacobian in jacobians:
             sums.add({self.key: jacobian})
         return sums.rows_or_lower(scale**2 / n, share)
@@ -125,12 +125,12 @@ class Matrix(Layer):
             self.weight.bias: each(half, right[:, -1]).reshape(-1),
         }
 
-    def _sums(self, jacobian: Outer, thin: bool = False) -> OuterMoments:
+    def _sums(self, jacobian: Outer, by_rows: bool = False) -> OuterMoments:
         shapes = {self.key: torch.empty(self.weight.shape, device="meta")}
         if self.weight.bias is not None:
             rows = self.weight.size[0] * self.weight.groups
             shapes[self.weight.bias] = torch.empty(rows, device="meta")
-        return OuterMoments(Space.of(shapes), self.key, jacobian, self.weight.bias, "expand", thin=thin)
+        return OuterMoments(Space.of(shapes), self.key, jacobian, self.weight.bias, "expand", thin=by_rows)
 
     def _squares(self, jacobian: Outer, left: Tensor, right: Tensor) -> Float[Tensor, "G O J"]:
         bases: list[tuple[Basis, Basis]] = [(Columns(b), Columns(a)) for b, a in zip(left, right, strict=True)]

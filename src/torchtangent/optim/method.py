@@ -43,12 +43,12 @@ class Method(ABC):
     Attributes:
         kind: Its name.
         fresh: Whether per-sample gradients are needed at every step, not only for decompositions.
-        thin: Whether it decomposes second moments that are known by a few rows.
+        by_rows: Whether it decomposes second moments that are known by a few rows.
     """
 
     kind: str
     fresh: bool
-    thin: bool
+    by_rows: bool
 
     @abstractmethod
     def options(self) -> dict[str, Any]:

@@ -44,10 +44,10 @@ class Vector(Layer):
         return "single"  # there are no two factors to share the damping
 
     def moments(
-        self, passes: Passes, n: int, share: float, scale: float | Tensor, *, thin: bool
+        self, passes: Passes, n: int, share: float, scale: float | Tensor, *, by_rows: bool
     ) -> tuple[Float[Tensor, "G 1 1"], Float[Tensor, "G _ J"]]:
         J = self._jacobian(passes)
-        few = thin and J.shape[1] <= J.shape[2] // 2
+        few = by_rows and J.shape[1] <= J.shape[2] // 2
         A = J * (scale / math.sqrt(n)) if few else J.mT @ J * (scale**2 / n)
         return torch.full_like(A[:, :1, :1], share), A
 

@@ -101,9 +101,8 @@ def center(K: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         raise ValueError(f"center takes a kernel (N, N) or (N, N, C, C) of one set of points, got {tuple(K.shape)}.")
     rows, columns = K.mean(1, keepdim=True, dtype=torch.float64), K.mean(0, keepdim=True, dtype=torch.float64)
     check_numbers(rows)
-    means = rows.transpose(0, 1)
-    if _same(K, K.transpose(0, 1).transpose(-1, -2) if K.dim() == 4 else K.T):
-        columns = means.transpose(-1, -2) if K.dim() == 4 else means  # to the last bit, so that the result is symmetric
+    if all(torch.equal(a, b) for a, b in zip(K.split(_BLOCK), _flipped(K).split(_BLOCK), strict=True)):
+        columns = _flipped(rows)  # to the last bit, so that the result is symmetric
     whole = rows.mean(0, keepdim=True)
     found = torch.empty_like(K, dtype=torch.promote_types(K.dtype, torch.float32))
     for here, block, row in zip(*(t.split(_BLOCK) for t in (found, K, rows)), strict=True):
@@ -111,9 +110,9 @@ def center(K: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     return found
 
 
-def _same(K: Tensor, other: Tensor) -> bool:
-    """Whether two are equal, a few rows at a time."""
-    return all(torch.equal(a, b) for a, b in zip(K.split(_BLOCK), other.split(_BLOCK), strict=True))
+def _flipped(K: Tensor) -> Tensor:
+    """K(m, n) for K(n, m), of every pair of outputs."""
+    return K.T if K.dim() == 2 else K.permute(1, 0, 3, 2)
 
 
 def _eigenvalues(K: Any) -> tuple[Float[Tensor, " R"], torch.dtype]:
