@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
@@ -14,12 +15,16 @@ from torch import nn
 
 import torchtangent as tt
 from torchtangent import spectrum
+from torchtangent.jacobians.call import float32_products
+from torchtangent.kernel.precision import add_product
+from torchtangent.kernel.split import SplitConvolutions
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
     pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),  # torch's, in the backward thread's first product
 ]
 CASES = ["mlp", "lenet", "residual-gelu", "embedding", "conv2d-groups", "conv-transpose2d-groups", "sequence-outputs"]
+CONVOLUTIONS = ["conv1d", "conv2d", "conv3d", "conv2d-dilation", "conv2d-skips-border", "conv2d-circular"]
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "tf32": 1e-3, "float16": 1e-3, "bfloat16": 5e-3}
 
 
@@ -53,7 +58,7 @@ def test_jacobian_fisher_and_kernel_in_float64(name: str) -> None:
 
 @pytest.mark.parametrize("precision", TOLERANCE)
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", ["lenet", "residual-gelu", "embedding", "conv2d-groups", "mlp"])
+@pytest.mark.parametrize("name", [*CONVOLUTIONS, "lenet", "residual-gelu", "embedding", "conv2d-groups", "mlp"])
 def test_every_way_and_precision(name: str, way: str, precision: str) -> None:
     case = ZOO[name]
     model, x, output = case.build()
@@ -61,6 +66,37 @@ def test_every_way_and_precision(name: str, way: str, precision: str) -> None:
     model, x, _ = case.build(torch.float64 if precision == "float64" else torch.float32)
     K = run_forced(make_job((model.cuda(), on_gpu(x), output), precision=precision), way, edge=2)
     assert relative(K, expected_kernel(J, J)) < TOLERANCE[precision]
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("channels", [128, 512])
+def test_split_convolutions_lose_hardly_more_than_float32(channels: int, stride: int) -> None:
+    """The inputs have a sign, which is when the cut sums of tensor cores are off most."""
+    torch.manual_seed(0)
+    module = nn.Conv2d(channels, channels, 3, padding=1, stride=stride).cuda()
+    x = torch.randn(32, channels, 8, 8, device="cuda").relu().requires_grad_()
+    with SplitConvolutions(), float32_products():
+        y = module(x)
+        g = torch.randn_like(y)
+        (found,) = torch.autograd.grad(y, x, g)
+    exact = copy.deepcopy(module).double()
+    x64 = x.detach().double().requires_grad_()
+    y64 = exact(x64)
+    (expected,) = torch.autograd.grad(y64, x64, g.double())
+    assert 1e-9 < relative(y.detach(), y64.detach().cpu()) < 3e-6
+    assert 1e-9 < relative(found, expected.cpu()) < 3e-6
+
+
+@pytest.mark.parametrize("precision", ["tf32", "float16"])
+def test_long_sums_keep_their_low_bits(precision: str) -> None:
+    """Of half a million terms of one sign tensor cores would lose a thousandth."""
+    torch.manual_seed(0)
+    x, y = (torch.rand(64, 1 << 19, device="cuda") for _ in range(2))
+    x, y = (t.half() if precision == "float16" else t for t in (x, y))
+    out = torch.zeros(64, 64, device="cuda")
+    with float32_products(matmul=precision if precision == "tf32" else "ieee"):
+        add_product(out, x, y, 0.5)
+    assert relative(out, 0.5 * x.double().cpu() @ y.double().cpu().T) < 3e-5
 
 
 @pytest.mark.parametrize("megabytes", [200, 800])

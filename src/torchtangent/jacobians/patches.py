@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
@@ -58,6 +60,22 @@ class Patches:
         S = math.prod(view.shape[-len(self.taps) :])
         return view.reshape(len(x), self.groups, -1, S).transpose(2, 3)
 
+    def channels_last(self, x: Float[Tensor, "N *size channels"]) -> Float[Tensor, "N S I"]:
+        """The patches in one group of an input with its channels last; I is in the order taps, channels.
+
+        Channels that stand side by side are copied several at a time.
+        """
+        x = self.padded(x.movedim(-1, 1)).movedim(1, -1).contiguous()
+        wide = x.view(torch.int64) if x.shape[-1] * x.element_size() % 8 == 0 else x
+        n, *size, channels = wide.shape
+        outer, *inner, one = wide.stride()
+        view = wide.as_strided(
+            (n, *(self._locations(s, axis) for axis, s in enumerate(size)), *self.taps, channels),
+            (outer, *map(operator.mul, inner, self.step), *map(operator.mul, inner, self.gap), one),
+        )
+        S = math.prod(view.shape[1 : 1 + len(size)])
+        return view.reshape(n, S, -1).view(x.dtype)
+
     def _view(self, x: Float[Tensor, "N channels *size"]) -> Float[Tensor, "N channels *taps_places"]:
         """The patches as a view of the input, with its border: sample, channel, taps, places."""
         x = self.padded(x).contiguous()
@@ -66,8 +84,8 @@ class Patches:
             (*x.shape[:2], *self.taps, *(self._locations(n, axis) for axis, n in enumerate(x.shape[2:]))),
             (
                 *x.stride()[:2],
-                *(i * g for i, g in zip(inner, self.gap, strict=True)),
-                *(i * s for i, s in zip(inner, self.step, strict=True)),
+                *map(operator.mul, inner, self.gap),
+                *map(operator.mul, inner, self.step),
             ),
         )
 

@@ -24,7 +24,18 @@ from torch import Tensor
 
 from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
 from torchtangent.kernel.precision import add_product, multiply
-from torchtangent.kernel.way import STRIP, Block, Cost, Kept, Outputs, Way, alike, inputs_of, strips
+from torchtangent.kernel.way import (
+    STRIP,
+    Block,
+    Cost,
+    Kept,
+    Outputs,
+    Way,
+    alike,
+    inputs_of,
+    is_plain_convolution,
+    strips,
+)
 
 _PATCHES = {"cpu": 1 << 21, "cuda": 1 << 30}  # bytes of patches while J is formed: a core's own cache
 
@@ -83,26 +94,32 @@ class Forming(Way):
 
     def keep(self, layer: LayerJacobian) -> Kept:
         layer = alike(layer, self.layer)
-        return layer.source, self.outputs.arrange(layer.d.transpose(1, 2))
+        d = self.outputs.arrange(layer.d.transpose(1, 2)).permute(0, 3, 1, 2, 5, 4)
+        return layer.source.movedim(1, -1) if is_plain_convolution(layer) else layer.source, d
 
     def add(self, out: Block, left: Kept, right: Kept, alpha: float, room: int) -> None:
         same = left[0] is right[0]
-        a1 = replace(self.layer, source=left[0]).a_by_sample
-        a2 = a1 if same else replace(self.layer, source=right[0]).a_by_sample
+        a1 = self._open(left[0])
+        a2 = a1 if same else self._open(right[0])
         d1, d2 = left[1], right[1]
-        _, B, R, G, _, O = d1.shape
+        _, G, B, R, O, _ = d1.shape
         rows = len(d1) if same else len(d1) + len(d2)
         units = max(1, room // max(1, rows * B * R * G * a1.shape[-1] * d1.element_size()))
         step = math.ceil(O / math.ceil(O / units))
         for i in range(0, O, step):
-            J1 = self._form(a1, d1[..., i : i + step])
-            add_rows(out, J1, J1 if same else self._form(a2, d2[..., i : i + step]), alpha)
+            J1 = self._form(a1, d1[..., i : i + step, :])
+            add_rows(out, J1, J1 if same else self._form(a2, d2[..., i : i + step, :]), alpha)
+
+    def _open(self, source: Tensor) -> Float[Tensor, "N G S I"]:
+        """a, in whatever order of I: it is that of both sides."""
+        if is_plain_convolution(self.layer):
+            return self.layer.locate.channels_last(source).unsqueeze(1)  # type: ignore[attr-defined]
+        return replace(self.layer, source=source).a_by_sample
 
     @staticmethod
-    def _form(a: Float[Tensor, "N G S I"], d: Float[Tensor, "N B R G S O"]) -> Float[Tensor, "N B R P"]:
-        N, B, R, G, S, O = d.shape
-        cotangents = d.permute(0, 3, 1, 2, 5, 4).reshape(N * G, B * R * O, S)
-        J = torch.bmm(cotangents, a.reshape(N * G, S, -1)).view(N, G, B, R, -1)
+    def _form(a: Float[Tensor, "N G S I"], d: Float[Tensor, "N G B R O S"]) -> Float[Tensor, "N B R P"]:
+        N, G, B, R, O, S = d.shape
+        J = torch.bmm(d.reshape(N * G, B * R * O, S), a.reshape(N * G, S, -1)).view(N, G, B, R, -1)
         return J.permute(0, 2, 3, 1, 4).flatten(3)
 
 

@@ -16,7 +16,7 @@ try:
 except ImportError:  # no GPU build of torch
     triton = tl = None
 
-_BLOCK = 512  # columns of a program
+_BLOCK = 1024  # columns of a program, which is one warp
 
 
 def usable(t: Tensor) -> bool:
@@ -28,25 +28,29 @@ def add_shifted(
     out: Float[Tensor, "N M"],
     X: Float[Tensor, "xn xm"],
     D: Float[Tensor, "sn sm"],
-    starts: Int[Tensor, "ss1"],
-    pairs: Int[Tensor, "e 2"],
+    meetings: Int[Tensor, "SS 1+taps 2"],
     alpha: float,
 ) -> None:
-    """out[n,m] += alpha Σ_st (Σ_e X[p_e,n; q_e,m]) D[s,n; t,m].
+    """out[n,m] += alpha Σ_st (Σ_k X[p_k,n; q_k,m]) D[s,n; t,m].
 
     Args:
         out: A block of the kernel.
-        X: Products of pixels, rows (pixel, sample) and columns (pixel, sample).
+        X: Products of pixels, rows (pixel, sample) and columns (pixel, sample); of the rows' pixels there may be more.
         D: Products of cotangents, rows (location, sample) and columns (location, sample).
-        starts: Where the list of each pair of locations (s, t) starts; and its end.
-        pairs: The pixels (p, q) that meet.
+        meetings: For each pair of locations (s, t) these two, then the pixels (p, q) that the taps see there, −1 where
+            one of them sees none. Pairs that share pixels should be near each other: what was read is then at hand.
         alpha: A factor.
     """
     n, m = out.shape
-    S, pixels = D.shape[0] // n, X.shape[0] // n
+    S, cells = D.shape[1] // m, X.shape[1] // m
     grid = (triton.cdiv(m, _BLOCK), n)
     with torch.cuda.device(out.device):
-        _kernel()[grid](X, D, starts, pairs, out, alpha, n, m, out.stride(0), out.stride(1), S, pixels, BLOCK=_BLOCK)
+        _kernel()[grid](
+            *(X, D, meetings, out, alpha, n, m, out.stride(0), out.stride(1), S, cells, len(meetings)),
+            TAPS=meetings.shape[1] - 1,
+            BLOCK=_BLOCK,
+            num_warps=1,
+        )
 
 
 _compiled: Any = None
@@ -60,22 +64,24 @@ def _kernel() -> Any:
     return _compiled
 
 
-def _add_shifted(X, D, starts, pairs, out, alpha, n, m, row, column, S, pixels, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _add_shifted(  # type: ignore[no-untyped-def]
+    X, D, meetings, out, alpha, n, m, row, column, S, cells, many, TAPS: tl.constexpr, BLOCK: tl.constexpr
+):
     sample = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < m
     total = tl.zeros([BLOCK], dtype=tl.float32)
-    for s in range(S):
-        D_row = D + (s * n + sample) * S * m
-        for t in range(S):
-            a = tl.zeros([BLOCK], dtype=tl.float32)
-            first = tl.load(starts + s * S + t)
-            end = tl.load(starts + s * S + t + 1)
-            for e in range(first, end):
-                p = tl.load(pairs + 2 * e)
-                q = tl.load(pairs + 2 * e + 1)
-                a += tl.load(X + ((p * n + sample) * pixels + q) * m + columns, mask=inside, other=0.0).to(tl.float32)
-            d = tl.load(D_row + t * m + columns, mask=inside, other=0.0).to(tl.float32)
-            total += a * d
+    for i in range(many):
+        meeting = meetings + i * (2 + 2 * TAPS)
+        s = tl.load(meeting)
+        t = tl.load(meeting + 1)
+        a = tl.zeros([BLOCK], dtype=tl.float32)
+        for k in tl.static_range(1, TAPS + 1):
+            p = tl.load(meeting + 2 * k)
+            q = tl.load(meeting + 2 * k + 1)
+            x = tl.load(X + ((p * n + sample) * cells + q) * m + columns, mask=inside & (p >= 0), other=0.0)
+            a += x.to(tl.float32)
+        d = tl.load(D + ((s * n + sample) * S + t) * m + columns, mask=inside, other=0.0)
+        total += a * d.to(tl.float32)
     place = out + sample * row + columns * column
     tl.store(place, tl.load(place, mask=inside, other=0.0) + alpha * total, mask=inside)

@@ -68,7 +68,7 @@ class Job:
             check_alike(self.x1, self.x2)
         self.reduce, self.ranks = reduce, Ranks.current()
         try:
-            with for_captures(self.precision):
+            with for_captures(self.precision, self.device):
                 layers = self._layers(self.x1.batch(0, min(2, len(self.x1))))
         except TypeError as error:
             raise self.x1.explained(error) from error
@@ -139,7 +139,7 @@ class Job:
     def _probe(self) -> dict[str, list[float]]:
         """What tells networks with the same parameters apart: outputs of the first sample, and their gradients."""
         x = self.x1.batch(0, 1)
-        with for_captures(self.precision):
+        with for_captures(self.precision, self.device):
             f = self.capture.outputs(x)
             u = noise(f, torch.Generator().manual_seed(0))
             norms = [float(wide(g).norm()) for g in pull(self.capture, x, u).values()]
@@ -219,8 +219,10 @@ class Job:
         batch = min(self.plan.batch, stop - i)
         while i < stop and not changed:
             try:
-                with for_captures(self.precision):
-                    panel.append(self._layers(x.batch(i, min(i + batch, stop))))
+                with for_captures(self.precision, self.device):
+                    layers = self._layers(x.batch(i, min(i + batch, stop)))
+                with for_contractions(self.precision):
+                    panel.append(layers)
                 i += batch
             except DifferentUse as error:
                 changed = str(error)

@@ -14,9 +14,7 @@ from torchtangent.jacobians.factors import LayerJacobian, is_bias_of
 from torchtangent.kernel.contract import Formed
 from torchtangent.kernel.distributed import Ranks
 from torchtangent.kernel.precision import Precision
-from torchtangent.kernel.way import DifferentUse, Kept, Outputs, Way
-
-_ALIGN = 8  # matrix products are fastest when their edges are multiples of it
+from torchtangent.kernel.way import DifferentUse, Kept, Outputs, Way, aligned
 
 
 @dataclass(frozen=True)
@@ -45,10 +43,10 @@ class Part:
     @staticmethod
     def _side_by_side(layers: Sequence[LayerJacobian], outputs: Outputs) -> Kept:
         widths = [layer.shape.numel() for layer in layers]
-        aligned = math.ceil(sum(widths) / _ALIGN) * _ALIGN
+        width = aligned(sum(widths))
         dtype = reduce(torch.promote_types, (layer.d.dtype for layer in layers))
-        J = layers[0].d.new_empty(layers[0].samples, layers[0].outputs, aligned, dtype=dtype)
-        *places, rest = J.split([*widths, aligned - sum(widths)], -1)
+        J = layers[0].d.new_empty(layers[0].samples, layers[0].outputs, width, dtype=dtype)
+        *places, rest = J.split([*widths, width - sum(widths)], -1)
         for layer, place in zip(layers, places, strict=True):
             Formed.write(layer, place)
         rest.zero_()

@@ -1,18 +1,22 @@
 """Convolutions without forming patches: the Gram matrix of pixels, summed over the taps' shifts.
 
 ⟨patch_s(x_n), patch_t(x_m)⟩ = Σ_k x_n[s+k]·x_m[t+k] for the taps k, so that the products are of pixels (with as many
-terms as there are channels) and not of patches (with as many as channels times taps).
+terms as there are channels) and not of patches (with as many as channels times taps). With a stride, only pixels that
+are a multiple of it apart meet: pixels of each residue are multiplied among themselves.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from torchtangent.jacobians.factors import LayerJacobian, Outer
@@ -20,6 +24,8 @@ from torchtangent.jacobians.patches import Patches
 from torchtangent.kernel import fused
 from torchtangent.kernel.precision import multiply
 from torchtangent.kernel.way import Block, Cost, Kept, Outputs, Way, alike, inputs_of, strips
+
+Slices = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -29,11 +35,6 @@ class Pixels(Way):
     outputs: Outputs
     layer: Outer
     name = "pixels"
-
-    @staticmethod
-    def fits(layer: Outer) -> bool:
-        """Whether a layer is a plain convolution."""
-        return isinstance(layer.locate, Patches) and layer.groups == 1
 
     @cached_property
     def patches(self) -> Patches:
@@ -58,17 +59,41 @@ class Pixels(Way):
         sizes = [self.size[i] + p.pad[2 * (n - 1 - i)] + p.pad[2 * (n - 1 - i) + 1] for i in range(n)]
         return tuple((s - g * (k - 1) - 1) // t + 1 for s, k, t, g in zip(sizes, p.taps, p.step, p.gap, strict=True))
 
+    @cached_property
+    def cells(self) -> tuple[int, ...]:
+        """The pixels of one residue along each axis."""
+        return tuple(math.ceil(s / t) for s, t in zip(self.size, self.patches.step, strict=True))
+
+    @cached_property
+    def residues(self) -> list[tuple[int, ...]]:
+        """Which pixels the taps see, modulo the stride."""
+        windows = [pixels for _, pixels in self.patches.windows(self.size)]
+        return sorted({tuple(w.start % w.step for w in pixels) for pixels in windows})
+
+    @cached_property
+    def met(self) -> int:
+        """Pairs of pixels that are multiplied."""
+        return len(self.residues) * math.prod(self.cells) ** 2
+
+    def taps(self) -> Iterator[tuple[Slices, int, Slices]]:
+        """For each tap the locations at which it sees a pixel, these pixels' residue, and their cells."""
+        for locations, pixels in self.patches.windows(self.size):
+            residue = tuple(w.start % w.step for w in pixels)
+            cells = (
+                slice(w.start // w.step, w.start // w.step + s.stop - s.start)
+                for s, w in zip(locations, pixels, strict=True)
+            )
+            yield locations, self.residues.index(residue), tuple(cells)
+
     def cost(self) -> Cost:
         o, (_, C, S, O) = self.outputs, self.layer.d.shape[1:]
         many = o.batches * o.rows**2
         channels, pixels = self.layer.source.shape[1], math.prod(self.size)
         taps = inputs_of(self.layer) // channels
-        products = pixels**2 * channels + many * S**2 * O * o.folded
-        moved = (
-            taps / 4 + many if fused.usable(self.layer.d) else 3 * taps + 4 * many
-        )  # fused sums are read from a cache
-        traffic = pixels**2 + int(S**2 * moved)
-        return Cost(products, 0, traffic, channels * pixels + C * S * O, channels * pixels + C * S * O)
+        fine = fused.usable(self.layer.d)  # then each product is read once
+        traffic = self.met + S**2 * (many if fine else 3 * taps + 4 * many)
+        held = channels * pixels + C * S * O
+        return Cost(self.met * channels + many * S**2 * O * o.folded, 0, traffic, held, held)
 
     def keep(self, layer: LayerJacobian) -> Kept:
         layer = alike(layer, self.layer)
@@ -76,61 +101,76 @@ class Pixels(Way):
 
     def add(self, out: Block, left: Kept, right: Kept, alpha: float, room: int) -> None:
         B, _, R, M, Q = out.shape
-        S, pixels = left[1].shape[3], math.prod(self.size)
-        x2, d2 = _by_pixel(right[0]), _by_location(right[1])
+        S = left[1].shape[3]
+        x2, d2 = self._by_cell(right[0]), _by_location(right[1])
         size = left[0].element_size() if fused.usable(left[0]) else 3 * out.element_size()
-        per_sample = M * size * (pixels**2 + S**2 * B * R * Q)
+        per_sample = M * size * (self.met + S**2 * B * R * Q)
         for rows, columns in strips(out, left, right, room // per_sample):
-            x1, d1 = _by_pixel(left[0][rows]), _by_location(left[1][rows])
+            x1, d1 = self._by_cell(left[0][rows]), _by_location(left[1][rows])
             m = columns.stop
             target = out[:, rows, :, columns]
             if fused.usable(x1):
-                self._add_fused(target, x1, d1, x2[:, :m], d2[:, :, :m], alpha)
+                self._add_fused(target, x1, d1, x2[:, :, :m], d2[:, :, :m], alpha)
             else:
-                self._add(target, x1, d1, x2[:, :m], d2[:, :, :m], alpha)
+                self._add(target, x1, d1, x2[:, :, :m], d2[:, :, :m], alpha)
 
     def _add(self, out: Block, x1: Tensor, d1: Tensor, x2: Tensor, d2: Tensor, alpha: float) -> None:
         B, n, R, m, Q = out.shape
-        X = multiply(x1.flatten(0, 1), x2.flatten(0, 1)).view(*self.size, n, *self.size, m)
+        X = multiply(x1.flatten(1, 2), x2.flatten(1, 2)).view(-1, *self.cells, n, *self.cells, m)
         A = X.new_zeros(*self.places, n, *self.places, m)
-        for locations, pixels in self.patches.windows(self.size):
-            A[(*locations, slice(None), *locations)] += X[(*pixels, slice(None), *pixels)]
+        every: Any = slice(None)
+        for locations, residue, cells in self.taps():
+            A[(*locations, every, *locations)] += X[(residue, *cells, every, *cells)]
         del X
         S = d1.shape[1]
         D = multiply(d1.flatten(1, 3), d2.flatten(1, 3)).view(B, S, n, R, S, m, Q)
         out.add_(D.mul_(A.view(S, n, 1, S, m, 1)).sum((1, 4)), alpha=alpha)
 
     def _add_fused(self, out: Block, x1: Tensor, d1: Tensor, x2: Tensor, d2: Tensor, alpha: float) -> None:
-        X = x1.flatten(0, 1) @ x2.flatten(0, 1).T
-        starts, pairs = self.shifts
+        X = x1.new_empty(len(x1), x1[0, ..., 0].numel(), x2[0, ..., 0].numel())
+        for residue, one, other in zip(X, x1, x2, strict=True):
+            torch.mm(one.flatten(0, 1), other.flatten(0, 1).T, out=residue)
         for b, r, q in (
             (b, r, q) for b in range(out.shape[0]) for r in range(out.shape[2]) for q in range(out.shape[4])
         ):
             D = d1[b, :, :, r].flatten(0, 1) @ d2[b, :, :, q].flatten(0, 1).T
-            fused.add_shifted(out[b, :, r, :, q], X, D, starts, pairs, alpha)
+            fused.add_shifted(out[b, :, r, :, q], X.flatten(0, 1), D, self.meetings, alpha)
 
     @cached_property
-    def shifts(self) -> tuple[Tensor, Tensor]:
-        """For each pair of locations the pairs of pixels that meet in their patches, one list after the other."""
-        index = torch.arange(math.prod(self.size), device="cpu").view(self.size)
+    def meetings(self) -> Int[Tensor, "SS 1+taps 2"]:
+        """Each pair of locations, then the pairs of cells that meet in their patches; −1 where there are none.
+
+        The first cell is counted through all residues, the second within its own. Pairs of locations with the same
+        distance share pixels, so they follow each other.
+        """
+        cells = torch.arange(math.prod(self.cells), device="cpu").view(self.cells)
         seen = torch.full((math.prod(self.patches.taps), *self.places), -1, device="cpu")
-        for k, (locations, pixels) in enumerate(self.patches.windows(self.size)):
-            seen[k][locations] = index[pixels]
-        taps = seen.flatten(1).T
-        both = (taps[:, None] >= 0) & (taps[None] >= 0)
-        S, _, K = both.shape
-        pairs = torch.stack([taps[:, None].expand(S, S, K)[both], taps[None].expand(S, S, K)[both]], 1)
-        starts = torch.cat([torch.zeros(1, dtype=torch.long, device="cpu"), both.sum(2).flatten().cumsum(0)])
-        device = self.layer.d.device
-        return starts.to(device, torch.int32), pairs.to(device, torch.int32)
+        first = torch.zeros(len(seen), 1, dtype=torch.long, device="cpu")
+        for k, (locations, residue, where) in enumerate(self.taps()):
+            seen[k][locations] = cells[where]
+            first[k] = residue * cells.numel()
+        seen = seen.flatten(1)
+        wide = torch.arange(math.prod(2 * n for n in self.places), device="cpu").view([2 * n for n in self.places])
+        place = wide[tuple(slice(n) for n in self.places)].flatten()  # differences of these tell distances apart
+        S = len(place)
+        order = (place - place[:, None]).flatten().argsort(stable=True)
+        s, t = order // S, order % S
+        p, q = seen[:, s], seen[:, t]
+        met = torch.stack([torch.where((p >= 0) & (q >= 0), p + first, -1), q], 2).transpose(0, 1)
+        return torch.cat([torch.stack([s, t], 1).unsqueeze(1), met], 1).to(self.layer.d.device, torch.int32)
+
+    def _by_cell(self, x: Float[Tensor, "N channels *size"]) -> Float[Tensor, "residues cells N channels"]:
+        """The pixels of each residue; zeros where the last ones are missing."""
+        step = self.patches.step
+        missing = [n * t - s for n, t, s in zip(self.cells, step, self.size, strict=True)]
+        if any(missing):
+            x = F.pad(x, [pad for extra in reversed(missing) for pad in (0, extra)])
+        chosen: list[Slices] = [tuple(map(slice, residue, repeat(None), step)) for residue in self.residues]
+        return torch.stack([x[(..., *pixels)].flatten(2).permute(2, 0, 1) for pixels in chosen])
 
     def _input(self, x: Tensor) -> Tensor:
         p: Any = self.layer.locate
         return x if p.mode == "zeros" else p.padded(x)
-
-
-def _by_pixel(x: Float[Tensor, "N channels *size"]) -> Float[Tensor, "pixels N channels"]:
-    return x.flatten(2).permute(2, 0, 1).contiguous()
 
 
 def _by_location(d: Float[Tensor, "N B R S O"]) -> Float[Tensor, "B S N R O"]:

@@ -14,7 +14,7 @@ from torchtangent.kernel.contract import Formed, Forming, Locations, Product, To
 from torchtangent.kernel.panel import Part
 from torchtangent.kernel.pixels import Pixels
 from torchtangent.kernel.precision import Precision
-from torchtangent.kernel.way import Outputs, Way, inputs_of
+from torchtangent.kernel.way import ALIGN, Outputs, Way, aligned, inputs_of, is_plain_convolution
 from torchtangent.notice import warn
 
 _SHARE = 0.25  # of the memory that is free for work goes to captures and blocks, the rest to what is kept
@@ -223,7 +223,7 @@ def possible_ways(layer: LayerJacobian, outputs: Outputs) -> list[Way]:
         if layer.d.shape[3] == 1:
             return [*found, Product(outputs, few)]
         found += [Forming(outputs, few), Locations(outputs, few)]
-        if Pixels.fits(layer):
+        if is_plain_convolution(layer):
             found.append(Pixels(outputs, few))
     elif isinstance(layer, Lookup):
         found.append(Tokens(outputs, replace(layer, index=layer.index[:1], d=layer.d[:1])))
@@ -285,11 +285,11 @@ def _least_work(captured: int, opened: int, tile: int) -> int:
 
 
 def _edges(n: int, edge: int) -> tuple[int, ...]:
-    """Tiles of nearly equal size, multiples of 8 where there are several."""
+    """Tiles of nearly equal size, aligned where there are several."""
     tiles = math.ceil(n / edge)
     step = math.ceil(n / tiles)
-    if tiles > 1 and step > 8:
-        step = min(edge, math.ceil(step / 8) * 8)
+    if tiles > 1 and step > ALIGN:
+        step = min(edge, aligned(step))
     return (*range(0, n, step), n)
 
 

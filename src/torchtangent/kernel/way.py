@@ -12,12 +12,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.jacobians.factors import LayerJacobian, Outer
+from torchtangent.jacobians.patches import Patches
 
 Kept = Sequence[Tensor]
 Block = Float[Tensor, "B N R M Q"]  # Q = R, the rows of a second sample
 REDUCTIONS = ("full", "trace", "sum", "diag")
 STRIP = 128  # rows of a fast product, at least
-_STRIPS = {"cpu": 16, "cuda": 8}  # a block on the diagonal is computed in so many strips, of so many rows at least
+ALIGN = 16  # a matrix product is several times faster on a GPU when its edges are multiples of it
+_STRIPS = {"cpu": 16, "cuda": 8}  # a block on the diagonal is computed in so many strips,
+_ROWS = {"cpu": STRIP, "cuda": 1024}  # of so many rows at least
 
 
 @dataclass(frozen=True)
@@ -116,12 +119,26 @@ def inputs_of(layer: Outer) -> int:
     return layer.shape.numel() // (layer.groups * layer.d.shape[-1])
 
 
+def is_plain_convolution(layer: Outer) -> bool:
+    """Whether a layer is a convolution in one group."""
+    return isinstance(layer.locate, Patches) and layer.groups == 1
+
+
+def aligned(n: int, unit: int = ALIGN) -> int:
+    """The next multiple of `unit`."""
+    return math.ceil(n / unit) * unit
+
+
 def strips(out: Block, left: Kept, right: Kept, samples: int) -> Iterator[tuple[slice, slice]]:
     """Strips of at most so many rows with the columns they meet: all, or those up to the diagonal."""
     n, m = out.shape[1], out.shape[3]
     symmetric = left[0] is right[0]
-    fair = max(math.ceil(n / _STRIPS.get(out.device.type, 8)), STRIP // out.shape[2])
-    step = max(1, min(samples, fair if symmetric else n))
+    unit = ALIGN // math.gcd(ALIGN, out.shape[2])  # samples with a number of rows that is a multiple of it
+    kind = out.device.type
+    fair = max(math.ceil(n / _STRIPS.get(kind, 8)), _ROWS.get(kind, STRIP) // out.shape[2])
+    step = max(1, min(samples, aligned(fair, unit) if symmetric else n))
+    if unit < step < n:
+        step -= step % unit
     for i in range(0, n, step):
         end = min(i + step, n)
         yield slice(i, end), slice(0, end if symmetric else m)

@@ -8,14 +8,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-_BLOCK = 128  # rows at a time
+_BLOCK = {"cpu": 128, "cuda": 1024}  # rows at a time, at least
 _STRIPS = 8
 
 
 def add_gram(total: Float[Tensor, "I I"], rows: Float[Tensor, "R I"]) -> None:
     """Add rowsᵀ rows to the lower triangle of `total` (what stands above the diagonal is not defined)."""
     n = rows.shape[1]
-    step = max(_BLOCK, math.ceil(n / _STRIPS))
+    step = max(_BLOCK.get(rows.device.type, 128), math.ceil(n / _STRIPS))
     for i in range(0, n, step):
         end = min(i + step, n)
         total[i:end, :end].addmm_(rows[:, i:end].T, rows[:, :end])
@@ -24,7 +24,7 @@ def add_gram(total: Float[Tensor, "I I"], rows: Float[Tensor, "R I"]) -> None:
 def reflect(lower: Float[Tensor, "I I"]) -> Float[Tensor, "I I"]:
     """Write the lower triangle over the upper one, in place, and return the symmetric matrix."""
     n = len(lower)
-    step = max(_BLOCK, n // 64)
+    step = max(_BLOCK.get(lower.device.type, 128), n // 64)
     for i in range(0, n, step):
         end = min(i + step, n)
         corner = lower[i:end, i:end]
