@@ -50,6 +50,9 @@ def markdown(result: dict[str, Any]) -> str:
         goal = f"{TABLE[name].target:g}"
         shown = "" if times is None else f"{times:.2f}"
         parts.append(_line([_title(name, case), *figures, shown, goal, verdict(name, case["libraries"])]))
+    others = [f"{_title(name, case)}: {case['cpu']}" for name, case in cases.items() if case["cpu"] != machine["cpu"]]
+    if others:
+        parts += ["", f"Measured on another machine: {'; '.join(others)}."]
     missing = [row.title for name, row in TABLE.items() if name not in cases]
     if missing:
         parts += ["", f"Not measured: {'; '.join(missing)}."]

@@ -46,7 +46,8 @@ def main() -> None:
             if not args.quick:
                 found = {library: tune(case, library, EFFORT.limit) for library in LIBRARIES}
             entries = measure(case, _settings(found), QUICK if args.quick else EFFORT)
-            result["cases"][name] = asdict(case) | {"libraries": {lib: found[lib] | entries[lib] for lib in entries}}
+            libraries = {library: found[library] | entries[library] for library in entries}
+            result["cases"][name] = asdict(case) | {"libraries": libraries, "cpu": result["machine"]["cpu"]}
             print(text(name, result["cases"][name]), flush=True)
             write()
     if args.growth != "no":
