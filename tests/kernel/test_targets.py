@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 
+import torchtangent as tt
 from torchtangent.kernel.targets import Form, as_columns, form_of, numbers
 
 LIKE = torch.empty(0, dtype=torch.float64)
@@ -74,3 +77,16 @@ def test_numbers_that_are_not_finite_are_refused(value: float) -> None:
     g[2:, 1, 1] = value
     with pytest.raises(ValueError, match="g has NaN or infinity, first in sample 2"):
         as_columns(g, (12, 12), LIKE, "g")
+
+
+def test_classes_that_are_taken_as_numbers_are_told() -> None:
+    K, y = torch.eye(6), torch.tensor([0, 2, 1, 1, 0, 2])
+    with pytest.warns(UserWarning, match=r"y holds the integers 0 to 2, .* F\.one_hot\(y\), or to classify; if not"):
+        tt.predict.ridge(K, y, ridge=1.0)
+    with pytest.warns(UserWarning, match="g holds the integers 0 to 2"):
+        tt.alignment.of_kernel(K, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for fine in (y.float(), y % 2, y + 1, y > 0, torch.nn.functional.one_hot(y)):
+            tt.predict.ridge(K, fine, ridge=1.0)
+        tt.predict.classify(K, y, ridge=1.0)

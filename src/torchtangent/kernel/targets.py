@@ -12,6 +12,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from torchtangent.kernel.matrix import Matrix
+from torchtangent.notice import warn
 
 
 @final
@@ -91,9 +92,22 @@ def as_columns(
     """Targets that are numbers, as columns of the dtype and on the device of `like`, and the form they had."""
     y = numbers(y, name)
     form = form_of(y, kernel, name, instead=instead)
+    if y.dim() == 1 and len(classes := _classes(y)) > 2:
+        warn(
+            f"{name} holds the integers 0 to {len(classes) - 1}, which are taken as numbers here. If they are classes, "
+            f"pass them one-hot, F.one_hot({name}){instead}; if not, {name}.float() says so."
+        )
     columns = y.to(like.device, like.dtype).reshape(form.rows, -1)
     check_finite(columns, form, name)
     return columns, form
+
+
+def _classes(y: Shaped[Tensor, " N"]) -> list[int]:
+    """0, 1, …, if these are the integers that y holds; else nothing."""
+    if y.is_floating_point() or y.dtype == torch.bool:
+        return []
+    values = y.unique().tolist()
+    return values if values == list(range(len(values))) else []
 
 
 def numbers(y: Any, name: str) -> Shaped[Tensor, "..."]:
