@@ -440,3 +440,10 @@ def test_a_margin_that_is_not_positive() -> None:
     assert found.margin < 0
     with pytest.raises(ValueError, match=r"The margin is -.*: too many samples are misclassified"):
         found.over_margin()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int64])
+def test_margins_take_classes_of_any_integer(dtype: torch.dtype) -> None:
+    f = torch.tensor([[1.0, 3.0, 0.0], [2.0, 0.0, 5.0]])
+    found = margins(f, torch.tensor([1, 0], dtype=dtype))
+    assert found.tolist() == [2.0, -3.0]

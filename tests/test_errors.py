@@ -631,3 +631,28 @@ def test_autocast_around_a_call_changes_nothing(call: Callable) -> None:
 def test_nan_in_the_first_item_is_called_nan() -> None:
     with pytest.raises(ValueError, match="The inputs have NaN or infinity, first in sample 0"):
         tt.ntk(nn.Linear(3, 1), list(torch.full((4, 3), torch.nan)))
+
+
+def test_a_number_for_output_picks_one_of_several_results() -> None:
+    model, x = wired(lambda self, x: (self.a(x), self.b(x)), a=nn.Linear(3, 2), b=nn.Linear(3, 1)), x43()
+    assert tt.jacobian(model, x, output=1, params="b").dense().shape == (4, 1, 4)
+    with pytest.raises(ValueError, match=r"output=0 would pick one of several results.*output=lambda f: f\[:, 0\]"):
+        tt.ntk(nn.Linear(3, 2).double(), x, output=0)
+    with pytest.raises(ValueError, match=r"output should be a function of the model's result, a name or a number"):
+        tt.ntk(nn.Linear(3, 2).double(), x, output=[0])
+
+
+def test_parameters_are_chosen_by_names_of_modules_too() -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    assert list(tt.jacobian(model, torch.ones(2, 3), params="1").space.names) == ["1.weight", "1.bias"]
+    with pytest.raises(TypeError, match="there is a Parameter among them"):
+        tt.jacobian(model, torch.ones(2, 3), params=model[1].parameters())
+    with pytest.raises(TypeError, match="params is a module"):
+        tt.jacobian(model, torch.ones(2, 3), params=model[1])
+
+
+def test_an_output_function_that_knows_the_batch_is_explained() -> None:
+    mask = torch.ones(6, 1).double()
+    with pytest.raises(RuntimeError) as caught:
+        tt.jacobian(nn.Linear(3, 2).double(), torch.ones(6, 3).double(), output=lambda f: f * mask)
+    assert "it sees parts of a batch" in caught.value.__notes__[0]

@@ -46,6 +46,7 @@ def data(n: int, shape: tuple[int, ...] = (4,), classes: int = 3) -> tuple[Tenso
 
 def small(**options: Any) -> TangentProbe:
     """A probe of a small network that logs at every step."""
+    torch.manual_seed(0)
     return TangentProbe(mlp(), *data(5), **{"steps": 1, **options})
 
 
@@ -759,6 +760,33 @@ def test_a_resumed_run_does_not_log_its_last_step_again(monkeypatch: pytest.Monk
         assert resumed.records == probe.records
         assert resumed.skipped == probe.skipped == [1] * skip
         assert resumed.log(2) is not None
+
+
+def test_a_state_of_other_samples_or_measures_is_refused() -> None:
+    """Kernels of other samples would be compared."""
+    probe = small(measures=["kernel_alignment", "distance"])
+    probe.log(0)
+    saved = probe.state_dict()
+    x, y = data(5)
+    for other, what in (
+        (TangentProbe(mlp(), x, y, measures=["kernel_alignment", "distance"]), "its x differ"),
+        (small(measures=["distance"]), "its measures differ"),
+        (small(measures=["kernel_alignment", "distance"], x_test=x, y_test=y), "its test/x differ"),
+    ):
+        with pytest.raises(ValueError, match=f"The saved state is that of another probe: {what}"):
+            other.load_state_dict(saved)
+        assert not other.records
+    with pytest.raises(ValueError, match="This is no state of a TangentProbe"):
+        probe.load_state_dict({})
+
+
+def test_a_step_whose_measurement_failed_can_be_measured_again() -> None:
+    probe = small(measures="kernel_alignment")
+    forward, probe.model.forward = probe.model.forward, None
+    with pytest.raises(TypeError):
+        probe.log(0)
+    probe.model.forward = forward
+    assert probe.log(0) is not None
 
 
 # ----------------------------------------------------------------------------------------- bad input

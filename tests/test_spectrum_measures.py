@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -244,3 +245,49 @@ def test_an_operator_has_the_effective_rank_of_its_matrix(rank: int) -> None:
     wanted = spectrum.effective_rank(K)
     for M in (DenseOperator(K), LowRankOperator(rows)):
         assert spectrum.effective_rank(M) == pytest.approx(float(wanted), rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_judged_by_its_own_rounding(dtype: torch.dtype) -> None:
+    """Eigenvalues of the rounding of K are no modes of it."""
+    generator = torch.Generator().manual_seed(0)
+    A, B = (torch.randn(n, 5, generator=generator, dtype=torch.float64) for n in (400, 3))
+    y = torch.randn(400, generator=generator, dtype=torch.float64)
+    K, K_test = A @ A.T, B @ A.T
+    exact = tt.predict.flow(K, y, math.inf, K_test)
+    found = tt.predict.flow(K.to(dtype), y, math.inf, K_test.to(dtype)).double()
+    assert (found - exact).abs().max() < 0.5 * exact.abs().max()
+    assert tt.spectrum.effective_rank(K.to(dtype)) <= 5
+    with pytest.warns(UserWarning, match=f"below the rounding of {dtype}"):
+        assert tt.predict.time_to(K.to(dtype), y, 0.5) == math.inf
+
+
+def test_residuals_are_those_of_what_is_returned() -> None:
+    torch.manual_seed(0)
+    A = torch.randn(300, 50)
+    K = A @ A.T
+    pairs = tt.spectrum.top(K, 5)
+    wide = pairs.vectors.double()
+    true = torch.linalg.vector_norm(K.double() @ wide - wide * pairs.values.double(), dim=0)
+    torch.testing.assert_close(pairs.residuals.double(), true, rtol=1e-3, atol=0)
+
+
+def test_asymmetry_that_is_rounding_is_no_obstacle() -> None:
+    torch.manual_seed(0)
+    x, W, g = torch.randn(200, 400) / 20, torch.randn(400, 400) / 20, torch.randn(200)
+    K = x @ (W @ W.T) @ x.T
+    assert not torch.equal(K, K.T)
+    exact = tt.alignment.norm(((K + K.T) / 2).double(), g.double())
+    torch.testing.assert_close(tt.alignment.norm(K, g).double(), exact, rtol=1e-3, atol=0)
+    E = torch.randn(200, 200)
+    E = (E - E.T) * (K.norm() * 1e-5 / (E - E.T).norm())
+    found = tt.predict.ridge((K + K.T) / 2 + E, g, ridge=0.1)
+    torch.testing.assert_close(found, tt.predict.ridge((K + K.T) / 2, g, ridge=0.1), rtol=1e-2, atol=1e-3)
+
+
+def test_arrays_are_centred_and_k_is_whole() -> None:
+    K = torch.eye(4)
+    torch.testing.assert_close(tt.spectrum.center(K.numpy()), tt.spectrum.center(K))
+    for k in (2.0, []):
+        with pytest.raises(ValueError, match="k must be a whole number, or several"):
+            tt.spectrum.trace_ratio(K, k)

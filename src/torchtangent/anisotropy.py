@@ -83,7 +83,7 @@ def directions(
         shape: Of a single input, without the axis of samples; d is the product of its sizes.
         k: How many directions; all min(d, P) by default.
         x: Inputs (N, *shape) over which ∇² is averaged; by default the origin alone, as in the paper's experiments.
-        params: Which parameters, by name pattern or predicate; all trainable ones by default.
+        params: Which parameters, by name pattern or a predicate (name, parameter); all trainable ones by default.
         output: Which tensor of the model's result; of several outputs it has to pick one.
         seed: Of the Lanczos iterations.
 

@@ -626,3 +626,19 @@ def test_class_156_of_bytes_is_not_ignored() -> None:
     y = torch.tensor([156, 3, 156, 199])
     found, wanted = (tt.fisher(model, (x, t), tt.Diagonal, kind="empirical").diag() for t in (y.to(torch.uint8), y))
     assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("kind", ["exact", "sampled", "empirical"])
+@pytest.mark.parametrize("representation", [tt.Dense, tt.KFAC, tt.Implicit])
+def test_labels_of_another_shape_do_not_pass_for_none(representation: Any, kind: str) -> None:
+    """Else −100 among them would be overlooked."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 3)).double()
+    x, y = torch.randint(0, 7, (6, 5)), torch.randint(0, 3, (6, 5))
+    y[:, 3:] = -100
+    wrong = {"flat": y.flatten(), "fewer": y[:5], "shorter": y[:, :4], "one": y[:, 3], "turned": y.T}
+    for labels in wrong.values():
+        with pytest.raises(ValueError, match=r"shape"):
+            tt.fisher(model, (x, labels), representation, kind=kind)
+    with pytest.raises(ValueError, match=r"targets have shape \(30,\), but there are 6 samples.*not flattened"):
+        tt.fisher(model, (x, y.flatten()), representation, kind=kind)

@@ -752,3 +752,39 @@ def test_parameters_that_a_copy_would_not_follow_are_refused(how: str, make: Cal
         make(Held(how))(x)
     model = Held(how).double()
     assert_close(tt.jacobian(model, x.double()).dense(), oracle.jacobian(model, x.double()))  # the engine takes them
+
+
+class _Gate(nn.Module):
+    """Forward mode does not know of `no_grad`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4, bias=False), nn.Linear(4, 2, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            gate = torch.sigmoid(self.a(x))
+        return self.b(torch.tanh(self.a(x)) * gate)
+
+
+@pytest.mark.filterwarnings("ignore:The linearization takes", "ignore:J @ v takes")
+def test_a_first_batch_that_shows_nothing_decides_nothing() -> None:
+    torch.manual_seed(0)
+    model, x = _Gate().double(), torch.randn(5, 4, dtype=torch.float64)
+    lin = tt.linearize(model)
+    lin(torch.zeros(2, 4, dtype=torch.float64))
+    with torch.no_grad():
+        for p in lin.parameters():
+            p.add_(1.0)
+        expected = model(x) + tt.jacobian(model, x) @ lin.displacement()
+    torch.testing.assert_close(lin(x), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["_names", "_bias", "_frozen", "_ways", "_attention", "_model", "_alpha"])
+def test_parts_may_have_private_names(name: str) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    model.add_module(name, nn.Linear(3, 2))
+    x = torch.randn(4, 3)
+    for made in (tt.linearize(model), tt.lazy(model, 2.0)):
+        torch.testing.assert_close(made(x), model(x))
+        assert f"{name}.weight" in dict(made.named_parameters())

@@ -101,7 +101,7 @@ def rank_tasks(
             floating-point numbers. With C outputs: integer classes 0 … C − 1, or numbers (N, C). With outputs
             (N, T, C): the same for each of T positions, (N, T) or (N, T, C). Or a list of labels, or a tensor whose
             last axis counts the tasks, which are then named 0, 1, ….
-        params: Which parameters, by name pattern or predicate; all trainable ones by default.
+        params: Which parameters, by name pattern or a predicate (name, parameter); all trainable ones by default.
         output: Which tensor of the model's result.
 
     Reference:

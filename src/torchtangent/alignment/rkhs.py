@@ -18,9 +18,10 @@ from torchtangent.kernel.columns import pull_columns, split_columns
 from torchtangent.kernel.matrix import Matrix
 from torchtangent.kernel.samples import Samples
 from torchtangent.kernel.targets import Form, as_columns, numbers
+from torchtangent.operators.symmetric import eigh
 from torchtangent.spectrum import Eigenpairs, square, top
 from torchtangent.spectrum.inverse import check_invertible, checked_ridge
-from torchtangent.spectrum.lanczos import check_numbers, check_some_rows
+from torchtangent.spectrum.lanczos import check_numbers, check_some_rows, check_symmetric
 
 
 def target(
@@ -35,7 +36,7 @@ def target(
         model: Any module whose samples do not interact (BatchNorm and dropout in eval mode).
         x: Inputs: a tensor (N, ...), a tuple or dict of them, or a data set of single inputs.
         g: (N,) or (N, K) for one output, (N, C) or (N, C, K) for several, (N, T, C) or (N, T, C, K) for T·C.
-        params: Which parameters, by name pattern or predicate; all trainable ones by default.
+        params: Which parameters, by name pattern or a predicate (name, parameter); all trainable ones by default.
         output: Which tensor of the model's result.
 
     Returns:
@@ -120,8 +121,10 @@ def norm(K: Any, g: Targets, *, ridge: float = 0.0) -> Float[Tensor, "*K"]:
     """
     ridge = checked_ridge(ridge)
     matrix, G, form = _read(K, g)
-    values, vectors = top(matrix.dense().double(), matrix.shape[0])
-    check_invertible(float(values[-1]) + ridge, float(values[0]) + ridge, ridge, matrix.dtype)
+    dense = matrix.dense().double()
+    check_symmetric(dense, matrix.dtype)
+    values, vectors = eigh(dense)
+    check_invertible(float(values[0]) + ridge, float(values[-1]) + ridge, ridge, matrix.stored)
     squares = (vectors.T @ G.double()).square()
     return form.each((1 / (values + ridge) @ squares).to(matrix.dtype))
 

@@ -45,6 +45,7 @@ def margins(outputs: Float[Tensor, "N *C"], y: Tensor) -> Float[Tensor, " N"]:
             f"A network with {f.shape[1]} outputs needs {len(f)} integer classes from 0 to {f.shape[1] - 1}, got "
             f"shape {tuple(y.shape)} of {y.dtype} with values {y.unique()[:5].tolist()}."
         )
+    y = y.long()
     others = f.scatter(1, y[:, None], -math.inf)
     return f.gather(1, y[:, None])[:, 0] - others.amax(1)
 

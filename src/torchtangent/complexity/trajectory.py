@@ -36,7 +36,8 @@ class Trajectory:
     Args:
         model: The network that trains.
         x: The inputs on which its tangent features are measured, some 100 of the training set.
-        params: Which parameters, by name pattern or predicate; by default those that are trainable now.
+        params: Which parameters, by name pattern or a predicate (name, parameter); by default those
+            that are trainable now.
         output: Which tensor of the model's result.
 
     Attributes:

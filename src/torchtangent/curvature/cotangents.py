@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -56,6 +57,15 @@ class Cotangents:
         if self.samples > 1 and self.kind != "sampled":
             raise ValueError(f'samples={self.samples} has no effect with kind={self.kind!r}. Pass kind="sampled".')
 
+    def check(self, samples: int, targets: Any) -> None:
+        """Refuse labels that are not one row for each sample, also where nothing but −100 is looked at."""
+        labels = isinstance(targets, Tensor) and targets.dim() > 0 and not targets.is_floating_point()
+        if self.likelihood == "categorical" and labels and len(targets) != samples:
+            raise ValueError(
+                f"The targets have shape {tuple(targets.shape)}, but there are {samples} samples. Pass classes (N,), "
+                "or (N, T) for outputs (N, T, C): not flattened."
+            )
+
     def count(self, outputs: torch.Size) -> int:
         """M, for outputs of shape (C,) or (T, C)."""
         if self.kind != "exact":
@@ -86,8 +96,12 @@ class Cotangents:
             raise ValueError("kind='empirical' needs the targets: pass data that yields (inputs, targets).")
         else:
             u = _residual(f, _as_expected(f, targets, self.likelihood), self.likelihood).unsqueeze(0)
-        if self.likelihood == "categorical" and isinstance(targets, Tensor) and targets.shape == f.shape[:-1]:
-            u = u * (targets.long() != IGNORED).to(u).unsqueeze(-1)
+        if self.likelihood == "categorical" and isinstance(targets, Tensor) and not targets.is_floating_point():
+            ignored = targets.long() == IGNORED
+            if targets.shape == f.shape[:-1]:
+                u = u * (~ignored).to(u).unsqueeze(-1)
+            elif bool(ignored.any()) or f.dim() > 2:
+                _as_expected(f, targets, self.likelihood)  # which it is not
         return u
 
     def apart(self, u: Float[Tensor, "M N *out"], most: int) -> Iterator[Float[Tensor, "m N *out"]]:

@@ -20,14 +20,14 @@ class Batches:
 
     Args:
         data: The loader or the tuple.
-        check: Called on the inputs of each batch; raises on those that cannot be used.
+        check: Called on the inputs and targets of each batch; raises on those that cannot be used.
         targets: Whether targets matter, and must repeat too.
 
     The first sweep remembers a fingerprint of each batch; a later one that differs is an error, because what is
     computed in several sweeps is only right if every sweep sees the same samples in the same order.
     """
 
-    def __init__(self, data: Any, check: Callable[[Inputs], None], *, targets: bool) -> None:
+    def __init__(self, data: Any, check: Callable[[Inputs, Any], None], *, targets: bool) -> None:
         if isinstance(data, Tensor | Mapping):
             raise ValueError(
                 "The data should be a loader of batches, or one batch as a tuple (inputs, targets), not the inputs "
@@ -47,7 +47,7 @@ class Batches:
         prints: list[tuple[Any, ...]] = []
         for batch in self._data:
             x, y = _split(batch)
-            self._check(x)
+            self._check(x, y)
             prints.append(self._fingerprint(x, y) if self.repeat else ())
             if self._seen is not None and prints != self._seen[: len(prints)]:
                 raise ValueError(_NOT_REPEATED.format(f"batch {len(prints) - 1} differs"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,7 +12,7 @@ from torchtangent.curvature.data import Batches
 from torchtangent.curvature.implicit import FisherProduct, HessianProduct, Implicit, Loss, implicit
 from torchtangent.curvature.representation import Choice, Layers, Scope, resolve
 from torchtangent.jacobians.capture import Capture
-from torchtangent.jacobians.inputs import Inputs, Output, check_devices, map_leaves
+from torchtangent.jacobians.inputs import Inputs, Output, batch_size, check_devices, map_leaves
 from torchtangent.jacobians.select import Params
 from torchtangent.operators import BlockOperator, Operator
 
@@ -49,7 +48,7 @@ def fisher(
             "empirical" (y from the data: not the Fisher matrix, but often used in its place).
         samples: Draws for `kind="sampled"`.
         seed: Seed of the draws; the same seed gives the same labels whatever the batch size.
-        params: Which parameters, by name pattern or predicate; all trainable ones by default.
+        params: Which parameters, by name pattern or a predicate (name, parameter); all trainable ones by default.
         output: Which tensor of the model's result, (N, C) or (N, T, C).
 
     Returns:
@@ -64,7 +63,12 @@ def fisher(
     """
     capture = Capture(model, params, output)
     pulled = Cotangents(likelihood, kind, samples, seed)
-    source = LayerSource(capture, Batches(data, partial(check_devices, model), targets=kind == "empirical"), pulled)
+
+    def check(x: Inputs, y: Any) -> None:
+        check_devices(model, x)
+        pulled.check(batch_size(x), y)
+
+    source = LayerSource(capture, Batches(data, check, targets=kind == "empirical"), pulled)
     chosen = resolve(representation)
     if isinstance(chosen, Implicit):
         source.look()
@@ -102,7 +106,7 @@ def hessian(model: nn.Module, data: Any, loss: Loss, *, params: Params = None, o
             [0., 1.]])
     """
     capture = Capture(model, params, output)
-    source = LayerSource(capture, Batches(data, partial(check_devices, model), targets=True), None)
+    source = LayerSource(capture, Batches(data, lambda x, _: check_devices(model, x), targets=True), None)
     source.look()
     return implicit(capture, HessianProduct(capture, source.batches, loss)).on(capture.space)
 

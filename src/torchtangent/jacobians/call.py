@@ -54,8 +54,17 @@ class Network:
         except (TypeError, IndexError, ValueError) as error:
             error.add_note(f"The model was called with {_described(args, kwargs)}, samples first.")
             raise
-        f = pick(result, self.output, batch_size(x))
-        return find(result, self.output) if as_returned else f
+        n = batch_size(x)
+        try:
+            f = pick(result, self.output, n)
+            return find(result, self.output) if as_returned else f
+        except (RuntimeError, TypeError, IndexError, ValueError) as error:
+            if callable(self.output):
+                error.add_note(
+                    f"output=… was called on the model's result for {n} samples: it sees parts of a batch, and may "
+                    "depend on nothing else. What belongs to samples (masks, targets) goes in as an input of the model."
+                )
+            raise
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:

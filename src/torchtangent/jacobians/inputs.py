@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 Inputs = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
-Output = Callable[[Any], Tensor] | str | None
+Output = Callable[[Any], Tensor] | str | int | None
 
 
 def leaves(x: Inputs) -> list[Tensor]:
@@ -120,6 +120,15 @@ def find(result: Any, output: Output) -> Any:
     """What `output` says, or the result itself, or its logits; nothing about it is checked."""
     if callable(output):
         return output(result)
+    if isinstance(output, int):
+        if isinstance(result, Tensor):
+            raise ValueError(
+                f"output={output} would pick one of several results, and the model returns a tensor. For one of its "
+                f"outputs pass output=lambda f: f[:, {output}]."
+            )
+        return result[output]
+    if output is not None and not isinstance(output, str):
+        raise ValueError(f"output should be a function of the model's result, a name or a number, got {output!r}.")
     if isinstance(output, str):
         found = result.get(output) if isinstance(result, Mapping) else getattr(result, output, None)
         if found is None:

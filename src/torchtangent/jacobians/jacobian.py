@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 
 import torch
 from jaxtyping import Float
@@ -13,6 +14,7 @@ from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import Inputs, Output, batch_size, leaves, split, versions, wide
 from torchtangent.jacobians.products import pull, push
 from torchtangent.jacobians.select import Params
+from torchtangent.operators.derivative import linear
 from torchtangent.operators.space import Space, Vector
 
 _BUDGET = 256 << 20  # bytes of activations and factors at a time
@@ -24,7 +26,7 @@ def jacobian(model: nn.Module, x: Inputs, *, params: Params = None, output: Outp
     Args:
         model: Any module whose samples do not interact (BatchNorm and dropout in eval mode).
         x: A batch: a tensor (N, ...), a tuple (positional arguments) or a dict (keyword arguments).
-        params: Which parameters, by name pattern or predicate; all trainable ones by default.
+        params: Which parameters, by name pattern or a predicate (name, parameter); all trainable ones by default.
         output: Which tensor of the model's result, (N, C) or (N, T, C).
 
     >>> net = nn.Linear(3, 2)
@@ -90,25 +92,27 @@ class Jacobian:
         """J v for a flat tensor, dict or list in parameter space; a matrix (P, K) gives (N, *out, K)."""
         flat, _ = self.space.flatten(v)
         self._check_like(flat)
-        columns = []
-        for column in flat.unbind(1):
-            tangent = self.space.split(column.contiguous())
-            columns.append(torch.cat([push(self._capture, x, tangent)[1] for _, x in self._pieces()]))
-        matrix = isinstance(v, Tensor) and v.dim() == 2
-        return torch.stack(columns, -1) if matrix else columns[0]
+        found = linear(self._push, self._pull, flat)
+        return found if isinstance(v, Tensor) and v.dim() == 2 else found[..., 0]
 
     @property
     def T(self) -> Transposed:  # noqa: N802 (numpy's and torch's name for it)
         """Jᵀ."""
         return Transposed(self)
 
-    def _pull(self, u: Float[Tensor, "N *out"]) -> Float[Tensor, " P"]:
-        total: Tensor | None = None
-        for index, x in self._pieces():
-            g = torch.cat([g.flatten() for g in pull(self._capture, x, u[index]).values()])
-            total = g if total is None else total.add_(g)
-        assert total is not None
-        return total
+    def _push(self, v: Float[Tensor, "P K"]) -> Float[Tensor, "N *out K"]:
+        columns = []
+        for column in v.unbind(1):
+            tangent = self.space.split(column.contiguous())
+            columns.append(torch.cat([push(self._capture, x, tangent)[1] for _, x in self._pieces()]))
+        return torch.stack(columns, -1)
+
+    def _pull(self, u: Float[Tensor, "N *out K"]) -> Float[Tensor, "P K"]:
+        columns = []
+        for column in u.unbind(-1):
+            parts = (pull(self._capture, x, column[index]).values() for index, x in self._pieces())
+            columns.append(reduce(Tensor.add_, (torch.cat([g.flatten() for g in part]) for part in parts)))
+        return torch.stack(columns, 1)
 
     def _pieces(self, cotangents: int = 1) -> Iterator[tuple[slice, Inputs]]:
         self._check()
@@ -147,7 +151,7 @@ class Transposed:
     def __matmul__(self, u: Float[Tensor, "N *outK"]) -> Float[Tensor, "P *K"]:
         outputs = self._jacobian.shape[:-1]
         if u.dim() == len(outputs) + 1 and tuple(u.shape[:-1]) == outputs:
-            return torch.stack([self._jacobian._pull(column) for column in u.unbind(-1)], 1)
+            return linear(self._jacobian._pull, self._jacobian._push, u)
         if tuple(u.shape) != outputs:
             raise ValueError(f"J.T @ u needs u of the outputs' shape {outputs}, got {tuple(u.shape)}.")
-        return self._jacobian._pull(u)
+        return linear(self._jacobian._pull, self._jacobian._push, u.unsqueeze(-1)).squeeze(1)

@@ -15,8 +15,8 @@ def select(model: nn.Module, params: Params = None) -> dict[str, nn.Parameter]:
 
     Args:
         model: Any module.
-        params: Shell-style patterns on the full name ("head.*", ["*.weight", "cls_token"]), or a predicate
-            `(name, parameter) -> bool`. None takes every parameter with `requires_grad`.
+        params: Shell-style patterns on the full name ("head.*", ["*.weight", "cls_token"]), names of modules ("head"),
+            or a predicate `(name, parameter) -> bool`. None takes every parameter with `requires_grad`.
 
     >>> from torch import nn
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
@@ -37,11 +37,21 @@ def select(model: nn.Module, params: Params = None) -> dict[str, nn.Parameter]:
             )
     if params is None:
         return trainable
+    if isinstance(params, nn.Module):
+        raise TypeError('params is a module: choose its parameters by name, as params="head.*" does.')
     if callable(params):
         chosen = {name: p for name, p in trainable.items() if params(name, p)}
         asked = "the predicate params=..."
     else:
         patterns = [params] if isinstance(params, str) else list(params)
+        for pattern in patterns:
+            if not isinstance(pattern, str):
+                raise TypeError(
+                    f"params takes names or patterns of names, such as 'head.*', or a function of (name, parameter); "
+                    f"there is a {type(pattern).__name__} among them."
+                )
+        modules = {name for name, _ in model.named_modules() if name}
+        patterns = [f"{pattern}.*" if pattern in modules else pattern for pattern in patterns]
         for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name in trainable):
                 raise ValueError(

@@ -25,6 +25,7 @@ class Matrix(ABC):
     Attributes:
         shape: (M, N).
         dtype: Of products and rows, float32 at least.
+        stored: Of the numbers as they are given, which says how exact they are.
         device: Where they are computed.
         resident: Whether a product with few columns costs little more than its multiplications.
     """
@@ -33,6 +34,10 @@ class Matrix(ABC):
     dtype: torch.dtype
     device: torch.device
     resident: bool = False
+
+    @property
+    def stored(self) -> torch.dtype:
+        return self.dtype
 
     @abstractmethod
     def __matmul__(self, V: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
@@ -119,10 +124,15 @@ class _Streamed(Matrix):
 
     def __init__(self, K: Any, dtype: torch.dtype, device: torch.device) -> None:
         self._K, self.dtype, self.device = K, dtype, device
+        self._stored = K.dtype if isinstance(K, Tensor) else torch.from_numpy(np.empty(0, K.dtype)).dtype
         self._outputs = K.shape[2] if K.ndim == 4 else 1
         self.shape = (K.shape[0] * self._outputs, K.shape[1] * self._outputs)
         bytes_of_a_row = self.shape[1] * self._outputs * K.itemsize
         self._step = max(1, _BLOCK_BYTES // bytes_of_a_row)
+
+    @property
+    def stored(self) -> torch.dtype:
+        return self._stored
 
     def __matmul__(self, V: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
         return torch.cat([R @ V for R in self._blocks()])

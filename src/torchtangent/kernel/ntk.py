@@ -39,7 +39,7 @@ def ntk(
         x2: Other inputs; the same ones if not given, and then K is symmetric to the last bit.
         output: Which tensor of the model's result, (N, C) or (N, T, C), in which case T·C counts as C.
         reduce: "full"; "trace", Σ_c K[n,m,c,c]; "sum", Σ_ce K[n,m,c,e]; or "diag", K[n,m,c,c].
-        params: Which parameters, by name pattern or predicate; all trainable ones by default.
+        params: Which parameters, by name pattern or a predicate (name, parameter); all trainable ones by default.
         per_layer: Return a dict with the kernel of each parameter instead; they sum to K.
         precision: "float64", "float32", "tf32", "bfloat16" or "float16" (factors rounded to it, products summed in
             float32). The model's own by default; the model itself always runs in its own.

@@ -87,7 +87,7 @@ def operator(model: nn.Module, x: Any, *, params: Params = None, output: Output 
     Args:
         model: Any module whose samples do not interact.
         x: Inputs: a tensor (N, ...), a tuple or dict of them, or a data set of single inputs.
-        params: Which parameters, by name pattern or predicate.
+        params: Which parameters, by name pattern or a predicate (name, parameter).
         output: Which tensor of the model's result.
 
     Returns:
@@ -143,7 +143,7 @@ def nystrom(
         x: Inputs: a tensor (N, ...), a tuple or dict of them, or a data set of single inputs.
         landmarks: How many samples, drawn uniformly without replacement, or which.
         reduce: Of the kernel: "trace" or "sum", (N, N), or "full", (N·C, N·C), where a landmark has C rows.
-        params: Which parameters, by name pattern or predicate.
+        params: Which parameters, by name pattern or a predicate (name, parameter).
         output: Which tensor of the model's result.
         cutoff: Eigenvalues of K_mm below this fraction of its largest count as zero; 10 eps of its dtype by default.
         probes: Columns of K, of samples that are no landmarks, from which the error is estimated.
@@ -214,7 +214,7 @@ def project(
         model: Any module whose samples do not interact.
         x: Inputs: a tensor (N, ...), a tuple or dict of them, or a data set of single inputs.
         dimension: Columns, at least 2.
-        params: Which parameters, by name pattern or predicate.
+        params: Which parameters, by name pattern or a predicate (name, parameter).
         output: Which tensor of the model's result.
         seed: Of the signs, which depend on it, on the parameter's place and on the column, and on nothing else.
     """

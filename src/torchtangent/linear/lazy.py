@@ -51,7 +51,7 @@ def lazy(model: nn.Module, alpha: float, bias: bool = True, *, output: Output = 
     if isinstance(model, Linearized):
         raise ValueError("The model is linearized already: α would only rescale it. Give lazy the network itself.")
     if isinstance(model, Lazy):
-        raise ValueError(f"The model is lazy already, with α = {model._alpha:g}. Give lazy the network itself.")
+        raise ValueError("The model is lazy already. Give lazy the network itself.")
     return Lazy(model, alpha, bias, output)
 
 
@@ -74,49 +74,49 @@ class Lazy(nn.Module):
 
     def __init__(self, model: nn.Module, alpha: float, bias: bool = True, output: Output = None) -> None:
         super().__init__()
-        self._frozen = Frozen(duplicate(model), output)
+        self.__frozen = Frozen(duplicate(model), output)
         # The same dicts, so that the model's own entries have their names here, and moving them moves the model.
         for name in ("_parameters", "_buffers", "_non_persistent_buffers_set"):
             vars(self)[name] = vars(model)[name]
         self._modules.update(model._modules)
-        self._frozen.join(self)
-        self._model = (model,)  # in a tuple, or it would be registered once more
-        self._alpha, self._bias = float(alpha), bias
-        self._checked: set[tuple[bool, ...]] = set()  # the modes of all modules in which two calls agreed
+        self.__frozen.join(self)
+        self.__model = (model,)  # in a tuple, or it would be registered once more
+        self.__alpha, self.__bias = float(alpha), bias
+        self.__checked: set[tuple[bool, ...]] = set()  # the modes of all modules in which two calls agreed
         self.training = model.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """The scaled output for the model's own arguments."""
         self._check_modes()
         self._check_repeats(args, kwargs)
-        f = tensor_of(self._model[0](*args, **kwargs), self._frozen.output)
-        f0 = self._frozen.value(args, kwargs, {})
-        scaled = self._alpha * (f - f0)
-        return f0 + scaled if self._bias else scaled
+        f = tensor_of(self.__model[0](*args, **kwargs), self.__frozen.output)
+        f0 = self.__frozen.value(args, kwargs, {})
+        scaled = self.__alpha * (f - f0)
+        return f0 + scaled if self.__bias else scaled
 
     def learning_rate(self, eta: float) -> float:
         """η/α², for which the outputs move as fast as those of the network itself with η."""
-        return eta / self._alpha**2
+        return eta / self.__alpha**2
 
     def train(self, mode: bool = True) -> Lazy:
         """Sets the mode of the model; f₀ is always run in the mode of f."""
-        self._model[0].train(mode)
+        self.__model[0].train(mode)
         return super().train(mode)
 
     def _check_modes(self) -> None:
         """Raise where f − f₀ would be noise, which α amplifies; give f₀ the modes of f."""
-        (model,) = self._model
+        (model,) = self.__model
         for (path, module), twin in zip(model.named_modules(), self.theta0.modules(), strict=True):
             where = f"{type(module).__name__} '{path}'" if path else type(module).__name__
             if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
                 raise ValueError(
-                    f"{where} normalizes with the statistics of each batch, and α = {self._alpha:g} would amplify "
+                    f"{where} normalizes with the statistics of each batch, and α = {self.__alpha:g} would amplify "
                     "their noise. Put it in eval mode, with running statistics."
                 )
             if module.training and is_random(module):
                 raise ValueError(
                     f"{where} is active (training mode): f and f₀ would draw different numbers, and "
-                    f"α = {self._alpha:g} would amplify the difference. Put it in eval mode."
+                    f"α = {self.__alpha:g} would amplify the difference. Put it in eval mode."
                 )
             twin.training = module.training
 
@@ -125,16 +125,16 @@ class Lazy(nn.Module):
     def _check_repeats(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise where two calls with the same arguments differ, so that f − f₀ is not the effect of the weights."""
         modes = tuple(module.training for module in self.theta0.modules())
-        if modes in self._checked:
+        if modes in self.__checked:
             return
         with torch.enable_grad():
-            check_reached(self._frozen.value(args, kwargs, {}), tree_leaves((args, kwargs)))
-        one = self._frozen.value(args, kwargs, {}).clone()
-        two = self._frozen.value(args, kwargs, {})
+            check_reached(self.__frozen.value(args, kwargs, {}), tree_leaves((args, kwargs)))
+        one = self.__frozen.value(args, kwargs, {}).clone()
+        two = self.__frozen.value(args, kwargs, {})
         if (one - two).float().norm() > 100 * torch.finfo(one.dtype).eps * one.float().norm():  # more than rounding
             raise ValueError(
                 "The model gives two outputs when it is called twice with the same arguments, and "
-                f"α = {self._alpha:g} would amplify the difference. If it writes to its input, let it write to a copy; "
-                "if it draws random numbers or updates a state, put it in eval mode."
+                f"α = {self.__alpha:g} would amplify the difference. If it writes to its input, let it write to a "
+                "copy; if it draws random numbers or updates a state, put it in eval mode."
             )
-        self._checked.add(modes)
+        self.__checked.add(modes)

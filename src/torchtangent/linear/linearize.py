@@ -19,6 +19,8 @@ from torchtangent.linear.reverse import needs_gradient
 from torchtangent.linear.tangent import Way, autocast_dtype, choose, unfused, unmix
 from torchtangent.notice import warn
 
+_TRIALS = 4  # calls that may show nothing of a way: batches of zeros, parameters that are not used
+
 
 def linearize(
     model: nn.Module,
@@ -92,10 +94,11 @@ class Linearized(nn.Module):
     def __init__(self, network: nn.Module, names: list[str], bias: bool = True, output: Output = None) -> None:
         super().__init__()
         unmix(network)
-        self._names, self._bias = names, bias
-        self._frozen = Frozen(network, output)
-        self._ways: dict[tuple[bool, torch.dtype | None], Way] = {}  # chosen by the first call of its kind
-        self._attention, self._recurrent = (_say(network, kind) for kind in (nn.MultiheadAttention, nn.RNNBase))
+        self.__names, self.__bias = names, bias
+        self.__frozen = Frozen(network, output)
+        self.__ways: dict[tuple[bool, torch.dtype | None], Way] = {}  # chosen by the first call that shows them
+        self.__trials = 0
+        self.__attention, self.__recurrent = (_say(network, kind) for kind in (nn.MultiheadAttention, nn.RNNBase))
         for name in names:
             *path, attribute = name.split(".")
             holder: nn.Module = self
@@ -103,8 +106,8 @@ class Linearized(nn.Module):
                 if part not in holder._modules:
                     holder.add_module(part, nn.Module())
                 holder = holder.get_submodule(part)
-            holder.register_parameter(attribute, nn.Parameter(self._frozen.weight(name).clone()))
-        self._frozen.join(self)
+            holder.register_parameter(attribute, nn.Parameter(self.__frozen.weight(name).clone()))
+        self.__frozen.join(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """The linearized output for the model's own arguments."""
@@ -112,16 +115,20 @@ class Linearized(nn.Module):
             with torch.inference_mode(False), torch.no_grad():
                 args, kwargs = tree_map_only(Tensor, torch.clone, (args, kwargs))
                 return self(*args, **kwargs)
-        with unfused(self._attention, self._recurrent):
-            kind = needs_gradient(args, kwargs), autocast_dtype(self._frozen.weight(self._names[0]))
-            if kind not in self._ways:
-                self._ways[kind] = choose(self._frozen, self._names, args, kwargs)
-            f, w = self._ways[kind](self._frozen, self.displacement(), args, kwargs)
-        return f + w if self._bias else w
+        with unfused(self.__attention, self.__recurrent):
+            kind = needs_gradient(args, kwargs), autocast_dtype(self.__frozen.weight(self.__names[0]))
+            way = self.__ways.get(kind)
+            if way is None:
+                way, shown = choose(self.__frozen, self.__names, args, kwargs)
+                self.__trials += 1
+                if shown or self.__trials == _TRIALS:
+                    self.__ways[kind] = way
+            f, w = way(self.__frozen, self.displacement(), args, kwargs)
+        return f + w if self.__bias else w
 
     def displacement(self) -> dict[str, Tensor]:
         """θ − θ₀, by name."""
-        return {name: attrgetter(name)(self) - self._frozen.weight(name) for name in self._names}
+        return {name: attrgetter(name)(self) - self.__frozen.weight(name) for name in self.__names}
 
     def train(self, mode: bool = True) -> Linearized:
         """Sets the mode of this module; the network inside stays in eval."""
@@ -130,7 +137,7 @@ class Linearized(nn.Module):
         return self
 
     def _apply(self, fn: Callable, recurse: bool = True) -> Linearized:
-        self._ways = {}  # another device or dtype may have other kernels
+        self.__ways, self.__trials = {}, 0  # another device or dtype may have other kernels
         return super()._apply(fn, recurse)
 
 

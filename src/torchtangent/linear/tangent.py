@@ -50,12 +50,15 @@ def _bare_duals(f: Callable[[Tangent], Tensor], at: Tangent, v: Tangent) -> tupl
 
 @eagerly
 @float32_products(autocast=True)
-def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> Way:
+def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> tuple[Way, bool]:
     """The first way that runs for this network and agrees with reverse mode on this batch, for random u and v.
 
     Forward mode lacks some layers, and differs from reverse mode where a network says `no_grad` or an embedding has a
     padding row. So ⟨u, J v⟩ has to be ⟨Jᵀu, v⟩, and its derivative by v has to be Jᵀu. By the inputs it is not to be
     differentiated at all: the formulas of LayerNorm and InstanceNorm take their statistics for constants.
+
+    Returns:
+        The way, and whether this batch shows it: where a gradient is zero, nothing was compared.
     """
     generator = torch.Generator().manual_seed(0)
     at = frozen.leaves(names)
@@ -74,7 +77,7 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> Way:
             if way in SLOW:
                 why = "the inputs need a gradient" if inputs else "forward mode fails for this model"
                 warn(f"The linearization takes {SLOW[way]} (exact, but slower): {why}.")
-            return way
+            return way, all(bool(g.detach().any()) for g in gradient.values())
     if inputs:
         raise ValueError(
             "The inputs need a gradient, for which this network has to have second derivatives, and they fail. "

@@ -325,6 +325,13 @@ def unit_columns(operator: Operator) -> Iterator[tuple[slice, Float[Tensor, "P K
 
 def checked_damping(damping: Number) -> float:
     """The damping as a number that is not negative."""
+    if isinstance(damping, Tensor) and damping.numel() != 1:
+        raise ValueError(
+            f"damping is one number, got {tuple(damping.shape)}. For one of each parameter add it to the operator: "
+            "M + torchtangent.operators.DiagonalOperator(d)."
+        )
+    if isinstance(damping, Tensor) and damping.requires_grad:
+        raise ValueError("Nothing here is differentiable with respect to the damping: pass damping.detach().")
     if not float(damping) >= 0:
         raise ValueError(f"damping must be a number >= 0, got {damping}.")
     return float(damping)

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.operators.base import Operator, unit_columns
+from torchtangent.operators.derivative import linear
 from torchtangent.operators.krylov import conjugate_gradients
 from torchtangent.operators.space import Space
 from torchtangent.operators.spectrum import (
@@ -211,7 +212,7 @@ def spectral_or_iterative(operator: Operator, damping: float) -> Factorization:
 def iterative(operator: Operator, damping: float) -> Factorization:
     """Conjugate gradients close to rounding accuracy in place of a factorization."""
 
-    def solve(V: Tensor) -> Tensor:
+    def solution(V: Tensor) -> Tensor:
         X, report = conjugate_gradients(
             lambda U: operator._matmat(U).add(U, alpha=damping),
             V,
@@ -220,6 +221,9 @@ def iterative(operator: Operator, damping: float) -> Factorization:
         )
         report.warn(repr(operator))
         return X
+
+    def solve(V: Tensor) -> Tensor:
+        return linear(solution, solution, V)
 
     return Factorization(solve, lambda: operator._spectrum.logdet(damping, 0.0, repr(operator)))
 

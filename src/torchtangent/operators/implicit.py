@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchtangent.notice import warn
 from torchtangent.operators.base import Number, Operator, checked_damping, unit_columns
+from torchtangent.operators.derivative import linear
 from torchtangent.operators.krylov import SolveReport, conjugate_gradients
 from torchtangent.operators.space import Space, Vector
 from torchtangent.operators.spectrum import EXACT_LIMIT, Factorization, Spectrum, dense_spectrum
@@ -64,11 +65,11 @@ class ImplicitOperator(Operator):
     def cg(self, v: Vector, damping: Number = 0.0) -> tuple[Any, SolveReport]:
         """(M + damping·I)⁻¹ v by conjugate gradients, with a report and without warnings."""
         V, restore = self._columns(v)
-        X, report = self._conjugate_gradients(V, checked_damping(damping))
+        X, report = self._conjugate_gradients(V.detach(), checked_damping(damping))
         return restore(X), report
 
     def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
-        out = self.matmat(V)
+        out = linear(self.matmat, self.matmat, V)
         if out.shape != V.shape:
             raise ValueError(f"The function of {self!r} turned {tuple(V.shape)} into {tuple(out.shape)}.")
         return out
@@ -79,7 +80,7 @@ class ImplicitOperator(Operator):
             report.warn(repr(self))
             return X
 
-        return Factorization(solve, lambda: self._spectrum.logdet(damping, 0.0, repr(self)))
+        return Factorization(lambda V: linear(solve, solve, V), lambda: self._spectrum.logdet(damping, 0.0, repr(self)))
 
     def _decompose(self) -> Spectrum:
         self._check_size("All eigenvalues", "ask for the k largest")

@@ -50,15 +50,28 @@ class Observer:
             self._before = states[""].forget(*_BEFORE)
         return numbers, finite
 
+    def identity(self) -> dict[str, Any]:
+        """What is measured, and of which samples."""
+        samples = {f"{prefix}x": view.samples.fingerprint() for prefix, view in self._views.items()}
+        return {"measures": sorted(self._measures), **samples}
+
     def state_dict(self) -> dict[str, Any]:
         """The start and the last record's weights, in tensors."""
         return {
+            "identity": self.identity(),
             "start": {prefix: state.saved() for prefix, state in self._start.items()},
             "before": self._before.saved(),
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on from what was saved."""
+        """Go on from what was saved, if it is of the same samples and measures."""
+        own, other = self.identity(), saved.get("identity", {})
+        different = [key for key in {**own, **other} if own.get(key) != other.get(key)]
+        if different:
+            raise ValueError(
+                f"The saved state is that of another probe: its {' and '.join(different)} differ. Make this one with "
+                "what that one had, and keep the samples of a probe set (a random choice of them needs a seed)."
+            )
         self._start = {prefix: State.restored(saved["start"][prefix]) for prefix in self._views}
         self._before = State.restored(saved["before"])
 

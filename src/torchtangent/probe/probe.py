@@ -64,7 +64,8 @@ class TangentProbe:
         steps: "log" for 0 and 5·⌊1.15ᵏ⌋, a number n for every n-th, the steps themselves, or a function of the step.
         measures: Which measures, by name (see `torchtangent.probe.MEASURES`); all but `eigenvalues` by default.
         layers: Whether `cka` is also taken of each layer.
-        params: Which parameters count, by name pattern or predicate; by default those that are trainable now.
+        params: Which parameters count, by name pattern or a predicate (name, parameter); by default those
+            that are trainable now.
         output: Which tensor of the model's result.
         writers: Where records go besides memory: a path (JSON lines, appended), a `SummaryWriter`, a function of a
             record, or a list of such.
@@ -142,8 +143,8 @@ class TangentProbe:
         measured = bool(self.records) and self.records[-1]["step"] == step
         if measured or not (force or (step != self._latest and self._due(step))):
             return None
-        self._latest = step
         if not force and self._too_costly():
+            self._latest = step
             self.skipped.append(step)
             self._write({"step": step, "skipped": True})
             return None
@@ -151,6 +152,7 @@ class TangentProbe:
             torch.cuda.synchronize()  # what training still computes is not the probe's
         began = perf_counter()
         values, finite = self._observer.now()
+        self._latest = step
         self._cost = perf_counter() - began
         record = {"step": step, "seconds": self._cost, "finite": finite, **values}
         self.records.append(record)
@@ -192,8 +194,10 @@ class TangentProbe:
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Go on from `state_dict()`. Steps that are measured again stand twice in a file: the later lines count."""
-        self.records, self.skipped, self._latest = list(saved["records"]), list(saved["skipped"]), saved["latest"]
+        if "observer" not in saved:
+            raise ValueError("This is no state of a TangentProbe: pass what its state_dict() gave.")
         self._observer.load_state_dict(saved["observer"])
+        self.records, self.skipped, self._latest = list(saved["records"]), list(saved["skipped"]), saved["latest"]
 
     def lightning(self) -> Any:
         """A Lightning callback that logs after every optimizer step; its state is saved in checkpoints."""

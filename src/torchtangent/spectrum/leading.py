@@ -206,6 +206,7 @@ def _decomposed(source: Matrix, k: int) -> Eigenpairs:
     K = source.dense().double()
     check_symmetric(K, source.dtype)
     values, vectors = eigh(K)
-    values, vectors = values[-k:].flip(0), vectors[:, -k:].flip(1)
-    residuals = torch.linalg.vector_norm(K @ vectors - vectors * values, dim=0)
-    return Eigenpairs(values.to(source.dtype), _signed(vectors.to(source.dtype)), residuals.to(source.dtype), True)
+    values, vectors = values[-k:].flip(0).to(source.dtype), vectors[:, -k:].flip(1).to(source.dtype)
+    wide = vectors.double()  # the residuals are those of what is returned
+    residuals = torch.linalg.vector_norm(K @ wide - wide * values, dim=0)
+    return Eigenpairs(values, _signed(vectors), residuals.to(source.dtype), True)

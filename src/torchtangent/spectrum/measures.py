@@ -37,7 +37,7 @@ def effective_rank(K: Tensor | np.ndarray | Operator | Any) -> Float[Tensor, ""]
     >>> effective_rank(torch.eye(3)), effective_rank(torch.ones(3, 3))
     (tensor(3.), tensor(1.))
     """
-    values, dtype = _eigenvalues(K)
+    values, dtype, stored = _eigenvalues(K)
     largest = float(values.max())
     if float(values.min()) < -_NEGATIVE * largest:
         raise ValueError(
@@ -46,7 +46,7 @@ def effective_rank(K: Tensor | np.ndarray | Operator | Any) -> Float[Tensor, ""]
         )
     if largest == 0:
         raise ValueError("All eigenvalues of K are zero: it has no effective rank.")
-    values = values[values > rounding(dtype) * largest]
+    values = values[values > rounding(stored) * largest]
     mu = values / values.sum()
     return torch.exp(-(mu * mu.log()).sum()).to(dtype)
 
@@ -69,6 +69,8 @@ def trace_ratio(K: Tensor | np.ndarray | Operator | Any, k: int | Sequence[int])
     """
     source = _vector(K) if len(K.shape) == 1 else _matrix(K)
     counts = torch.as_tensor(k, device=source.device)
+    if counts.is_floating_point() or not counts.numel():
+        raise ValueError(f"k must be a whole number, or several, got {k}.")
     if int(counts.min()) < 1 or int(counts.max()) > source.shape[0]:
         raise ValueError(f"k must be between 1 and N = {source.shape[0]}, got {k}.")
     if isinstance(source, Tensor):
@@ -81,7 +83,7 @@ def trace_ratio(K: Tensor | np.ndarray | Operator | Any, k: int | Sequence[int])
     return values.cumsum(0)[counts - 1] / total
 
 
-def center(K: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+def center(K: Float[Tensor, "..."] | np.ndarray) -> Float[Tensor, "..."]:
     """The kernel of Φ(x) − mean_n Φ(x_n): K minus the means of its rows and columns, plus the mean of all.
 
     With outputs, each has its own features and is centred over samples, for every pair of outputs: then K has at least
@@ -97,7 +99,9 @@ def center(K: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     tensor([[ 1., -1.],
             [-1.,  1.]])
     """
-    if K.dim() not in (2, 4) or K.shape[0] != K.shape[1]:
+    if isinstance(K, np.ndarray):
+        K = torch.from_numpy(np.array(K))
+    if not isinstance(K, Tensor) or K.dim() not in (2, 4) or K.shape[0] != K.shape[1]:
         raise ValueError(f"center takes a kernel (N, N) or (N, N, C, C) of one set of points, got {tuple(K.shape)}.")
     rows, columns = K.mean(1, keepdim=True, dtype=torch.float64), K.mean(0, keepdim=True, dtype=torch.float64)
     check_numbers(rows)
@@ -115,19 +119,19 @@ def _flipped(K: Tensor) -> Tensor:
     return K.T if K.dim() == 2 else K.permute(1, 0, 3, 2)
 
 
-def _eigenvalues(K: Any) -> tuple[Float[Tensor, " R"], torch.dtype]:
-    """All eigenvalues in float64, perhaps without zeros, and the dtype of K."""
+def _eigenvalues(K: Any) -> tuple[Float[Tensor, " R"], torch.dtype, torch.dtype]:
+    """All eigenvalues in float64, perhaps without zeros; the dtype of results, and that in which K is stored."""
     if len(K.shape) == 1:
         values = _vector(K)
-        return values.double(), values.dtype
+        return values.double(), values.dtype, values.dtype
     if isinstance(K, Features | Operator):
         M = K.operator() if isinstance(K, Features) else K
         wide = M if M.matrix_free else M.to(torch.float64)
-        return wide.eigh().values.double(), M.dtype
+        return wide.eigh().values.double(), M.dtype, M.dtype
     matrix = _matrix(K)
     dense = matrix.dense().double()
     check_symmetric(dense, matrix.dtype)
-    return torch.linalg.eigvalsh(dense), matrix.dtype
+    return torch.linalg.eigvalsh(dense), matrix.dtype, matrix.stored
 
 
 def _vector(values: Any) -> Float[Tensor, " R"]:

@@ -141,10 +141,10 @@ def time_to(K: Any, y: Any, loss: float, *, f0: Any = None) -> Float[Tensor, "*k
     between = (goal > 0) & (energy.sum(0) > goal)
     if bool(between.any()):
         times[between] = _bisected(4 / task.rows * values, energy[:, between], goal[between])
-    resolved = task.matrix.dtype == torch.float64 or len(values) in (0, task.rows)
+    resolved = task.matrix.stored == torch.float64 or len(values) in (0, task.rows)
     if bool(times.isinf().any()) and loss > 0 and not resolved and isinstance(task.K, Tensor | np.ndarray):
         warn(
-            f"{task.rows - len(values)} of K's {task.rows} eigenvalues are below the rounding of {task.matrix.dtype} "
+            f"{task.rows - len(values)} of K's {task.rows} eigenvalues are below the rounding of {task.matrix.stored} "
             "and count as zero, so that the loss is never reached. A kernel of a float64 model tells more."
         )
     return task.form.each(times.to(task.matrix.dtype))

@@ -16,7 +16,7 @@ from torchtangent.kernel.targets import Form, as_columns
 from torchtangent.linear.points import Terms, at_start
 from torchtangent.operators import DenseOperator, ImplicitOperator, Operator
 from torchtangent.operators.spectrum import EXACT_LIMIT
-from torchtangent.operators.symmetric import eigh
+from torchtangent.operators.symmetric import eigh, reflect
 from torchtangent.spectrum import square
 from torchtangent.spectrum.lanczos import check_symmetric
 from torchtangent.spectrum.leading import rounding
@@ -89,7 +89,7 @@ class Problem:
         return matrix.times(V)
 
     def dense(self) -> Float[Tensor, "rows rows"]:
-        """A copy of K in float64."""
+        """A copy of K in float64, symmetric to the last bit."""
         if isinstance(self.K, Operator) and self.rows > EXACT_LIMIT:
             raise ValueError(
                 f"K is known by its products only, and this takes all {self.rows} columns of it; up to {EXACT_LIMIT} "
@@ -97,7 +97,7 @@ class Problem:
             )
         dense = self.matrix.dense().to(torch.float64, copy=True)
         check_symmetric(dense, self.matrix.dtype)
-        return dense
+        return reflect(dense)
 
     def modes(self) -> Modes:
         """The eigenpairs of K."""
@@ -111,7 +111,7 @@ class Problem:
             raise ValueError(
                 f"K has eigenvalues from {smallest:.1e} to {largest:.1e}: it is no kernel. Check how it was computed."
             )
-        kept = values > rounding(self.matrix.dtype) * largest
+        kept = values > rounding(self.matrix.stored) * largest
         return Modes(values[kept], vectors[:, kept])
 
 

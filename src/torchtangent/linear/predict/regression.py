@@ -153,7 +153,7 @@ def _solved(task: Problem, ridge: float) -> Float[Tensor, "rows K"]:
     try:
         c = task.K.solve(task.residual, damping=ridge)
     except torch.linalg.LinAlgError as error:
-        raise singular(*span, ridge, task.matrix.dtype, instead=_INSTEAD) from error
+        raise singular(*span, ridge, task.matrix.stored, instead=_INSTEAD) from error
     return _checked(task, ridge, c, span)
 
 
@@ -182,10 +182,13 @@ def _by_cholesky(task: Problem, ridge: float) -> tuple[Float[Tensor, "rows K"], 
         # Of large matrices all eigenvalues would take many times as long as what has failed.
         small = len(A) <= DENSE_LIMIT
         span = _Range(*torch.linalg.eigvalsh(A)[[0, -1]].tolist()) if small else _range(A.matmul, A)
-        raise singular(*span, ridge, task.matrix.dtype, instead=_INSTEAD)
+        raise singular(*span, ridge, task.matrix.stored, instead=_INSTEAD)
     span = _Range(1 / _largest(lambda V: _substitute(L, V), L), _largest(lambda V: L @ (L.T @ V), L))
-    check_invertible(*span, ridge, task.matrix.dtype, instead=_INSTEAD)
-    return _checked(task, ridge, _substitute(L, task.residual), span), L
+    check_invertible(*span, ridge, task.matrix.stored, instead=_INSTEAD)
+    c = _substitute(L, task.residual)
+    if not _left(A @ c, task) <= _RESIDUAL:
+        raise singular(*span, ridge, task.matrix.stored, instead=_INSTEAD)
+    return c, L
 
 
 def _by_products(task: Problem, ridge: float) -> Float[Tensor, "rows K"]:
@@ -197,7 +200,7 @@ def _by_products(task: Problem, ridge: float) -> Float[Tensor, "rows K"]:
     if not left <= _ITERATED:
         smallest, largest = _range(lambda V: K @ V + ridge * V, c.to(K.dtype))
         if largest == 0 or smallest < -_ITERATED * largest:
-            raise singular(smallest, largest, ridge, task.matrix.dtype)
+            raise singular(smallest, largest, ridge, task.matrix.stored)
         raise ValueError(
             f"K + ridge·I is singular to rounding, or nearly: conjugate gradients left {left:.1e} of y − f₀ over. Pass "
             f"a ridge of at least {rounded_up(ridge + 1e-4 * largest)}{_INSTEAD}."
@@ -210,21 +213,25 @@ def _modes(task: Problem, ridge: float) -> tuple[Modes, _Range]:
     modes = task.modes()
     smallest = float(modes.values.min()) if len(modes.values) == task.rows else 0.0
     span = _Range(smallest + ridge, max(modes.values.tolist(), default=0.0) + ridge)
-    check_invertible(*span, ridge, task.matrix.dtype, instead=_INSTEAD)
+    check_invertible(*span, ridge, task.matrix.stored, instead=_INSTEAD)
     return modes, span
 
 
 def _checked(task: Problem, ridge: float, c: Float[Tensor, "rows K"], span: _Range) -> Float[Tensor, "rows K"]:
     """c, if it is a solution."""
     if not _residual(task, ridge, c) <= _RESIDUAL:
-        raise singular(*span, ridge, task.matrix.dtype, instead=_INSTEAD)
+        raise singular(*span, ridge, task.matrix.stored, instead=_INSTEAD)
     return c
 
 
 def _residual(task: Problem, ridge: float, c: Float[Tensor, "rows K"]) -> float:
     """‖Ac − b‖ / ‖b‖ of b = y − f₀, the largest of all targets."""
+    return _left(task.times(task.K, c) + ridge * c, task)
+
+
+def _left(Ac: Float[Tensor, "rows K"], task: Problem) -> float:
     b = task.residual
-    gap = torch.linalg.vector_norm(task.times(task.K, c) + ridge * c - b, dim=0)
+    gap = torch.linalg.vector_norm(Ac - b, dim=0)
     return float((gap / torch.linalg.vector_norm(b, dim=0).clamp(min=torch.finfo(b.dtype).tiny)).max())
 
 

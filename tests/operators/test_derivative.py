@@ -1,0 +1,86 @@
+"""Products with operators that autograd cannot look into have derivatives in the vector all the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchtangent as tt
+
+torch.manual_seed(0)
+NET = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+X, Y = torch.randn(6, 3, dtype=torch.float64), torch.tensor([0, 1, 1, 0, 1, 0])
+FISHERS = [tt.Dense, tt.Diagonal, tt.BlockDiagonal, tt.KFAC, tt.EKFAC, tt.LowRank, tt.Implicit]
+OPERATORS: dict[str, Any] = {
+    **{r.__name__: lambda r=r: tt.fisher(NET, (X, Y), r) for r in FISHERS},
+    "hessian": lambda: tt.hessian(NET, (X, Y), nn.functional.cross_entropy),
+    "sum": lambda: tt.fisher(NET, (X, Y), tt.Implicit) + 2 * tt.fisher(NET, (X, Y), tt.Diagonal),
+    "kernel": lambda: tt.sketch.operator(NET, X),
+    "inverse": lambda: tt.fisher(NET, (X, Y), tt.Implicit).inverse(0.5),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_quad_product_and_solve(name: str) -> None:
+    M = OPERATORS[name]()
+    dense = M.dense()
+    v = torch.randn(M.size, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(M.size, dtype=torch.float64)
+    (g,) = torch.autograd.grad(M.quad(v), v)
+    near = {"rtol": 1e-5, "atol": 1e-5} if name == "inverse" else {"rtol": 1e-9, "atol": 1e-12}  # by iterations
+    torch.testing.assert_close(g, 2 * dense @ v.detach(), **near)
+    (g,) = torch.autograd.grad(w @ (M @ v), v)
+    torch.testing.assert_close(g, dense @ w, **near)
+    if name != "hessian":  # which may be indefinite
+        (g,) = torch.autograd.grad(w @ M.solve(v, damping=0.5), v)
+        exact = torch.linalg.solve(dense + 0.5 * torch.eye(M.size, dtype=torch.float64), w)
+        torch.testing.assert_close(g, exact, rtol=1e-5, atol=1e-6)
+
+
+def test_second_derivatives() -> None:
+    F = tt.fisher(NET, (X, Y), tt.Implicit)
+    v = torch.randn(F.size, dtype=torch.float64, requires_grad=True)
+    H = torch.autograd.functional.hessian(lambda v: F.quad(v), v)
+    torch.testing.assert_close(H, 2 * F.dense(), rtol=1e-9, atol=1e-12)
+
+
+def test_a_penalty_on_parameters() -> None:
+    """Elastic weight consolidation: the derivative of ½ (θ − θ₀)ᵀ F (θ − θ₀), of a dict."""
+    F = tt.fisher(NET, (X, Y), tt.Implicit)
+    change = {name: torch.randn_like(p).requires_grad_() for name, p in NET.named_parameters()}
+    grads = torch.autograd.grad(0.5 * F.quad(change), list(change.values()))
+    flat = torch.cat([c.detach().flatten() for c in change.values()])
+    torch.testing.assert_close(torch.cat([g.flatten() for g in grads]), F.dense() @ flat, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("columns", [None, 3])
+def test_jacobian_and_its_transpose(columns: int | None) -> None:
+    J = tt.jacobian(NET, X)
+    dense = J.dense().flatten(0, 1)
+    more = () if columns is None else (columns,)
+    v = torch.randn(dense.shape[1], *more, dtype=torch.float64, requires_grad=True)
+    u = torch.randn(6, 2, *more, dtype=torch.float64, requires_grad=True)
+    target = torch.randn(6, 2, *more, dtype=torch.float64)
+    (g,) = torch.autograd.grad(((J @ v) * target).sum(), v)
+    torch.testing.assert_close(g, dense.T @ target.flatten(0, 1), rtol=1e-9, atol=1e-12)
+    weights = torch.randn_like(v)
+    (g,) = torch.autograd.grad(((J.T @ u) * weights).sum(), u)
+    torch.testing.assert_close(g.flatten(0, 1), dense @ weights, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("damping", "message"),
+    [
+        (torch.ones(3), r"damping is one number, got \(3,\)\. .*DiagonalOperator"),
+        (torch.tensor(1.0, requires_grad=True), "Nothing here is differentiable with respect to the damping"),
+    ],
+)
+def test_dampings_that_are_no_numbers(damping: Tensor, message: str) -> None:
+    F = tt.fisher(NET, (X, Y), tt.KFAC)
+    for use in (F.solve, F.logdet, F.inverse):
+        arguments = (torch.ones(F.size, dtype=torch.float64),) if use == F.solve else ()
+        with pytest.raises(ValueError, match=message):
+            use(*arguments, damping)
