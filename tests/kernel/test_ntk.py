@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import oracle
@@ -225,3 +226,41 @@ def test_out_of_memory_in_a_backward_pass_is_not_taken_for_a_lack_of_vectorizati
     with pytest.raises(torch.OutOfMemoryError):
         trace.pull(trace.units())
     assert trace.capture.batched
+
+
+def test_inputs_without_further_axes() -> None:
+    """Also where the sum of them overflows."""
+
+    class Column(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(1, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x[:, None])
+
+    with pytest.raises(ValueError, match="NaN or infinity, first in sample 1"):
+        tt.ntk(Column(), torch.tensor([1.0, float("nan")]))
+    x = torch.full((3000,), 60.0).half()
+    K = tt.ntk(Column().half(), x, reduce="trace")
+    torch.testing.assert_close(K, torch.full((3000, 3000), 3 * 3601.0))
+
+
+def _wide() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(256, 1, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(4, 500))
+
+
+def _strided() -> nn.Module:
+    pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return nn.Sequential(nn.Conv2d(512, 4, 5, padding=2, stride=2), nn.Tanh(), pool, nn.Linear(4, 300))
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "reduce"), [(_wide, (100, 256, 2, 2), "diag"), (_strided, (8, 512, 8, 8), "full")]
+)
+def test_what_one_strip_takes_is_planned_for(model: Callable, size: tuple[int, ...], reduce: str) -> None:
+    """The products of a single sample or unit may be larger than all else."""
+    job = Job(model(), torch.randn(size), reduce=reduce, max_memory=210 << 20)
+    edge = max(job.plan.edges[0][1], job.plan.edges[1][1])
+    least = max(way.cost().least for part in job.plan.parts for way in part.ways)
+    assert 4 * edge * least < 105 << 20

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import math
+
+import oracle
 import pytest
 import torch
+from forced import expected_kernel
 from torch import Tensor, nn
 
+import torchtangent as tt
 from torchtangent.jacobians.factors import Outer
 from torchtangent.jacobians.patches import Patches
 from torchtangent.kernel.pixels import Pixels
@@ -64,3 +70,30 @@ def test_a_stride_multiplies_only_pixels_that_meet() -> None:
     module = nn.Conv2d(256, 512, 3, stride=2, padding=1)
     way = Pixels(Outputs("trace", 1), Outer(x, Patches.of(module), d, module.weight.shape, (0, 1, 2, 3)))
     assert way.cost().pair == 4 * 16 * 16 * 256 + 16 * 16 * 512
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 6, 8])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_patches_with_channels_last_of_any_width_and_place(dtype: torch.dtype, channels: int) -> None:
+    """Several channels are read as one number, where they are a whole number of them and begin at one."""
+    for module, size in (
+        (nn.Conv1d(channels, 1, 3, dilation=2), (9,)),
+        (nn.Conv1d(channels, 1, 2, stride=3), (9,)),
+        (nn.Conv2d(channels, 1, (2, 1), dilation=2, stride=2), (5, 4)),
+    ):
+        patches = Patches.of(module)
+        for offset in (0, 1):
+            x = torch.randn(offset + 3 * channels * math.prod(size)).to(dtype)[offset:].view(3, *size, channels)
+            a, b = patches(x.movedim(-1, 1))[:, 0], patches.channels_last(x)
+            assert torch.equal(b.unflatten(2, (-1, channels)).transpose(2, 3).flatten(2), a)
+
+
+@pytest.mark.parametrize("reduce", ["full", "trace", "sum", "diag"])
+def test_a_dilated_convolution_of_few_channels(reduce: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(2, 8, 3, dilation=2), nn.Tanh(), nn.Flatten(), nn.Linear(288, 10))
+    x = torch.randn(64, 2, 40)
+    J = oracle.jacobian(copy.deepcopy(model).double(), x.double())
+    K = tt.ntk(model, x, reduce=reduce)
+    expected = expected_kernel(J, J, reduce)
+    assert (K - expected).norm() < 1e-5 * expected.norm()

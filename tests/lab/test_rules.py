@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 
@@ -37,3 +38,21 @@ def test_nan_never_holds(rule: Rule, good: Measured) -> None:
 def test_orderings_need_names() -> None:
     with pytest.raises(TypeError, match="named values"):
         Lowest("a").holds(1.0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [Increasing, lambda: Increasing("a"), lambda: Between(3, 1), lambda: Each({}), lambda: Each(AtLeast(1))],
+)
+def test_rules_that_ask_for_nothing_are_refused(make: Callable[[], Rule]) -> None:
+    with pytest.raises(ValueError, match=r"compares nothing|can never hold|Each takes a rule for each name"):
+        make()
+
+
+@pytest.mark.parametrize("rule", [AtLeast(0.5), AtMost(1), Between(0, 1), Near(1, 0.1)])
+def test_nothing_measured_does_not_hold(rule: Rule) -> None:
+    with pytest.raises(ValueError, match="the claim measured nothing"):
+        rule.holds({})
+    for compared in (Lowest("a"), Highest("a")):
+        with pytest.raises(ValueError, match="the claim measured nothing"):
+            compared.holds({"a": 1.0})

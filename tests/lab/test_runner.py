@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import multiprocessing
 import os
@@ -23,7 +24,7 @@ from torchtangent.lab import recipes
 from torchtangent.lab.data import DataError
 from torchtangent.lab.recipes import registry
 from torchtangent.lab.results import read_json
-from torchtangent.lab.runner import Context, Listener, part_keys, reproduce
+from torchtangent.lab.runner import Context, Listener, _sources, part_keys, reproduce
 from torchtangent.lab.study import Entry, Part, Study
 from torchtangent.lab.workers import Apart, Report, silent
 
@@ -110,7 +111,7 @@ def test_only_runs_an_entry_and_what_it_needs(tmp_path: Path) -> None:
 
 def test_changed_code_is_run_again_unless_reuse_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reproduce(toy_study(), "smoke", tmp_path)
-    monkeypatch.setattr("inspect.getsource", lambda module: "something else")
+    monkeypatch.setattr("inspect.getsource", lambda module: "something = 2")
     assert reproduce(toy_study(), "smoke", tmp_path, reuse=True).kept == ["numbers", "total"]
     assert reproduce(toy_study(), "smoke", tmp_path).computed == ["numbers", "total"]
 
@@ -336,3 +337,36 @@ def test_studies_of_other_packages_are_found(monkeypatch: pytest.MonkeyPatch) ->
         else:
             with pytest.raises(ValueError, match=r"Two studies have the key 'george2018'; that of theirs.recipe:STUDY"):
                 registry.__wrapped__()
+
+
+def test_code_of_one_s_own_package_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also that of modules of which nothing but a number is imported."""
+    package = tmp_path / "somebodys"
+    (package / "more").mkdir(parents=True)
+    for name in ("__init__", "more/__init__", "unused"):
+        (package / f"{name}.py").write_text("")
+    (package / "helper.py").write_text("import json\nRIDGE = 1.0\n")
+    (package / "more" / "deep.py").write_text("from .. import helper\n")
+    (package / "recipe.py").write_text(
+        "from torchtangent.lab.study import Part\nfrom somebodys.helper import RIDGE\nfrom .more.deep import helper\n"
+        "def run(context):\n    return {'x': RIDGE}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    recipe = importlib.import_module("somebodys.recipe")
+    found = _sources(recipe.run)
+    assert set(found) >= {"somebodys.recipe", "somebodys.helper", "somebodys.more.deep"}
+    assert all(name.startswith("somebodys") for name in found)
+
+
+def test_a_study_that_cannot_be_loaded_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        value = "theirs.recipe:STUDY"
+
+        def load(self) -> Study:
+            raise ImportError("No module named 'theirs'")
+
+    monkeypatch.setattr(recipes, "entry_points", lambda group: [Broken()])
+    with pytest.warns(
+        UserWarning, match=r"The study theirs\.recipe:STUDY cannot be loaded and is left out: ImportError"
+    ):
+        assert "george2018" in registry.__wrapped__()

@@ -66,7 +66,9 @@ class Patches:
         Channels that stand side by side are copied several at a time.
         """
         x = self.padded(x.movedim(-1, 1)).movedim(1, -1).contiguous()
-        wide = x.view(torch.int64) if x.shape[-1] * x.element_size() % 8 == 0 else x
+        many = max(1, 8 // x.element_size())
+        even = all(s % many == 0 for s in (x.shape[-1], x.storage_offset(), *x.stride()[:-1]))
+        wide = x.view(torch.int64) if even else x
         n, *size, channels = wide.shape
         outer, *inner, one = wide.stride()
         view = wide.as_strided(
@@ -74,7 +76,7 @@ class Patches:
             (outer, *map(operator.mul, inner, self.step), *map(operator.mul, inner, self.gap), one),
         )
         S = math.prod(view.shape[1 : 1 + len(size)])
-        return view.reshape(n, S, -1).view(x.dtype)
+        return view.reshape(n, S, -1).contiguous().view(x.dtype)  # it may be a view, of pixels that are apart
 
     def _view(self, x: Float[Tensor, "N channels *size"]) -> Float[Tensor, "N channels *taps_places"]:
         """The patches as a view of the input, with its border: sample, channel, taps, places."""

@@ -90,7 +90,8 @@ class Forming(Way):
         I = inputs_of(self.layer)
         P = G * O * I * o.folded
         held = self.layer.source[0].numel() + G * C * S * O
-        return Cost(o.batches * o.rows**2 * P, C * S * G * O * I, 0, held, G * S * I)
+        least = o.batches * o.rows * G * I
+        return Cost(o.batches * o.rows**2 * P, C * S * G * O * I, 0, held, G * S * I, least)
 
     def keep(self, layer: LayerJacobian) -> Kept:
         layer = alike(layer, self.layer)

@@ -93,7 +93,8 @@ class Pixels(Way):
         fine = fused.usable(self.layer.d)  # then each product is read once
         traffic = self.met + S**2 * (many if fine else 3 * taps + 4 * many)
         held = channels * pixels + C * S * O
-        return Cost(self.met * channels + many * S**2 * O * o.folded, 0, traffic, held, held)
+        products = self.met * channels + many * S**2 * O * o.folded
+        return Cost(products, 0, traffic, held, held, self.met + many * S**2)
 
     def keep(self, layer: LayerJacobian) -> Kept:
         layer = alike(layer, self.layer)

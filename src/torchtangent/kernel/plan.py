@@ -231,10 +231,15 @@ def possible_ways(layer: LayerJacobian, outputs: Outputs) -> list[Way]:
 
 
 def _choose(task: Task, layer: LayerJacobian, name: str | None, margin: float) -> Way:
-    """The way of least predicted seconds; among those that are nearly as fast, the one that keeps least."""
+    """The way of least predicted seconds; among those that are nearly as fast, the one that keeps least.
+
+    Ways for which memory is too small, even for one sample, are taken only if there is no other.
+    """
     ways = possible_ways(layer, task.outputs)
     if name is not None:
         return next(way for way in ways if way.name == name)
+    most = _SHARE * (task.budget - task.result) / (4 * task.precision.held.itemsize)
+    ways = [way for way in ways if way.cost().opened + way.cost().least <= most] or ways
     edge = _EDGE[task.machine.kind]
     seconds = {way: task.seconds(way, layer, edge) for way in ways}
     near = [way for way in ways if seconds[way] <= margin * min(seconds.values())]
@@ -273,7 +278,7 @@ def _bytes(task: Task, ways: Sequence[Way]) -> tuple[int, int]:
     """Bytes of a sample: kept, and opened."""
     item = task.precision.held.itemsize
     costs = [way.cost() for way in ways]
-    opened = max(c.opened for c in costs)
+    opened = max(c.opened + c.least for c in costs)
     if task.precision.half and task.machine.kind == "cpu":
         opened += 2 * max(c.held for c in costs)  # products are taken of float32 copies
     return item * sum(c.held for c in costs), item * opened

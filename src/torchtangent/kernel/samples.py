@@ -61,7 +61,7 @@ class Samples:
         x = map_leaves(lambda t: t.to(self.device, non_blocking=True), x)
         for t in leaves(x):
             if t.is_floating_point() and not bool(torch.isfinite(t.sum())):
-                bad = (~torch.isfinite(t)).flatten(1).any(1).nonzero()
+                bad = (~torch.isfinite(t)).reshape(len(t), -1).any(1).nonzero()
                 if len(bad):
                     raise ValueError(f"The inputs have NaN or infinity, first in sample {start + int(bad[0])}.")
         return x

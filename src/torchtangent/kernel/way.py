@@ -66,6 +66,7 @@ class Cost:
         traffic: Numbers read or written for a pair, beside the products.
         held: Numbers kept of a sample.
         opened: Numbers that one sample needs while its block is computed.
+        least: Further numbers, for its products with one other sample or unit; more of these as there is room.
     """
 
     pair: int
@@ -73,6 +74,7 @@ class Cost:
     traffic: int
     held: int
     opened: int
+    least: int = 0
 
 
 class DifferentUse(Exception):

@@ -42,13 +42,21 @@ class Rule(ABC):
 
 
 def _values(measured: Measured) -> list[float]:
-    return list(measured.values()) if isinstance(measured, Mapping) else [measured]
+    values = list(measured.values()) if isinstance(measured, Mapping) else [measured]
+    if not values:
+        raise ValueError("the claim measured nothing, which agrees with everything")
+    return values
 
 
 def _named(measured: Measured) -> Mapping[str, float]:
     if not isinstance(measured, Mapping):
         raise TypeError(f"this rule compares named values, but the claim measured {measured!r}")
     return measured
+
+
+def _others(measured: Measured, name: str) -> list[float]:
+    """All values but that of a name."""
+    return _values({key: value for key, value in _named(measured).items() if key != name})
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,10 @@ class Between(Rule):
 
     low: float
     high: float
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.high:
+            raise ValueError(f"Between({self.low}, {self.high}) can never hold: the lower bound comes first.")
 
     def holds(self, measured: Measured) -> bool:
         return all(self.low <= value <= self.high for value in _values(measured))
@@ -122,8 +134,7 @@ class Lowest(Rule):
     name: str
 
     def holds(self, measured: Measured) -> bool:
-        values = _named(measured)
-        return all(values[self.name] < value for name, value in values.items() if name != self.name)
+        return all(_named(measured)[self.name] < value for value in _others(measured, self.name))
 
     def __str__(self) -> str:
         return f"{self.name} is the lowest"
@@ -136,8 +147,7 @@ class Highest(Rule):
     name: str
 
     def holds(self, measured: Measured) -> bool:
-        values = _named(measured)
-        return all(values[self.name] > value for name, value in values.items() if name != self.name)
+        return all(_named(measured)[self.name] > value for value in _others(measured, self.name))
 
     def __str__(self) -> str:
         return f"{self.name} is the highest"
@@ -154,6 +164,8 @@ class Increasing(Rule):
     names: tuple[str, ...]
 
     def __init__(self, *names: str):
+        if len(names) < 2:
+            raise ValueError(f"Increasing{names} compares nothing: pass at least two names, the lowest first.")
         object.__setattr__(self, "names", names)
 
     def holds(self, measured: Measured) -> bool:
@@ -169,6 +181,10 @@ class Each(Rule):
     """Every named value satisfies its own rule."""
 
     rules: Mapping[str, Rule]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rules, Mapping) or not self.rules:
+            raise ValueError(f"Each takes a rule for each name, {{name: rule, ...}}, got {self.rules!r}.")
 
     def holds(self, measured: Measured) -> bool:
         values = _named(measured)

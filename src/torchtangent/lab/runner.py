@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.util import resolve_name
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
@@ -151,15 +154,39 @@ def _sources(run: Callable[..., Any]) -> dict[str, str]:
         module = left.pop()
         if module.__name__ not in found:
             found[module.__name__] = module
-            used = [v if isinstance(v, ModuleType) else inspect.getmodule(v) for v in vars(module).values()]
-            left += [m for m in used if m is not None and _study_of(m) == _study_of(module) != ""]
-    return {name: inspect.getsource(module) for name, module in sorted(found.items())}
+            left += [m for m in _imported(module) if _study_of(m) == _study_of(module) != ""]
+    return {name: _source(module) for name, module in sorted(found.items())}
+
+
+def _source(module: ModuleType) -> str:
+    try:
+        return inspect.getsource(module)
+    except OSError:  # of an empty file
+        return ""
+
+
+def _imported(module: ModuleType) -> Iterator[ModuleType]:
+    """The modules that a module's import statements name."""
+    for node in ast.walk(ast.parse(_source(module))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = resolve_name("." * node.level + (node.module or ""), module.__package__ or "")
+            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        yield from (sys.modules[name] for name in names if name in sys.modules)
 
 
 def _study_of(module: ModuleType) -> str:
-    """The package of a study that a module belongs to, if any."""
+    """The package of a study that a module belongs to, or else its own package or folder; none for this library."""
     inside, _, rest = module.__name__.partition(".recipes.")
-    return f"{inside}.recipes.{rest.split('.')[0]}" if rest else ""
+    if rest:
+        return f"{inside}.recipes.{rest.split('.')[0]}"
+    top = module.__name__.split(".")[0]
+    if top == "torchtangent":
+        return ""
+    file = getattr(module, "__file__", None)  # none of what is built into Python
+    return top if module.__package__ else "" if file is None else str(Path(file).parent)
 
 
 def reproduce(

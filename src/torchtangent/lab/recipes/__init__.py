@@ -11,6 +11,7 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from torchtangent.lab.study import Study
+from torchtangent.notice import warn
 
 
 @cache
@@ -21,7 +22,10 @@ def registry() -> dict[str, Study]:
         if package.ispkg:
             found[package.name] = importlib.import_module(f"{__name__}.{package.name}.recipe").STUDY
     for point in entry_points(group="torchtangent.studies"):
-        found[point.value] = point.load()
+        try:
+            found[point.value] = point.load()
+        except Exception as error:  # of someone else: the other studies are none the worse for it
+            warn(f"The study {point.value} cannot be loaded and is left out: {type(error).__name__}: {error}")
     studies: dict[str, Study] = {}
     for name, study in found.items():
         if studies.setdefault(study.key, study) is not study:
