@@ -1,0 +1,28 @@
+"""The Laplace approximation of a network's last layer: what it is unsure of, for several widths of the prior."""
+
+import torch
+from torch.nn import functional as F
+from trained import model, x_test, x_train, y_test, y_train
+
+import torchtangent as tt
+
+# The posterior of the last layer's weights is normal, with precision N·F + δ, where δ is the prior's.
+precision = len(x_train) * tt.fisher(model, (x_train, y_train), tt.KFAC, params="4")
+x, y = x_test[:300], y_test[:300]
+J = tt.jacobian(model, x, params="4").dense()  # (N, 10, P)
+logits = model(x).detach()
+
+
+def report(title: str, f: torch.Tensor) -> None:
+    """The loss, and the mean of the highest probability."""
+    right, sure = f.argmax(1) == y, f.softmax(1).amax(1)
+    said = f"{sure[right].mean():.2f} where it is right, {sure[~right].mean():.2f} where it is wrong"
+    print(f"{title}: test loss {F.cross_entropy(f, y):.3f}; sure by {said}")
+
+
+report("the network alone", logits)
+for prior in (1.0, 10.0, 100.0, 1000.0):
+    variance = precision.inverse(prior).quad(J.flatten(0, 1).T).view_as(logits)  # of each logit
+    volume = (J.shape[2] * torch.tensor(prior).log() - precision.logdet(prior)) / 2  # for the marginal likelihood
+    softened = logits / (1 + torch.pi / 8 * variance).sqrt()
+    report(f"δ = {prior:4g}, log of the posterior's volume {volume:4.0f}", softened)
