@@ -52,8 +52,8 @@ def fisher(
         output: Which tensor of the model's result, (N, C) or (N, T, C).
 
     Returns:
-        An operator on parameter space: `F @ v`, `F.solve(v, damping=...)`, `F.trace()`, and the rest. Vectors are flat or
-        dicts by name; products, solves and `quad` can be differentiated with respect to them. F itself is a constant.
+        An operator on parameter space: `F @ v`, `F.solve(v, damping=...)`, `F.trace()`, and the rest. Vectors are flat,
+        or dicts by name; products, solves and `quad` can be differentiated by them. F itself is a constant.
 
     >>> import torch
     >>> from torchtangent.curvature import Diagonal

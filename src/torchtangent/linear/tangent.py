@@ -76,6 +76,8 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> tupl
         if _works(way, trial, frozen, args, kwargs):
             if way in SLOW:
                 why = "the inputs need a gradient" if inputs else "forward mode fails for this model"
+                if padding and not inputs:
+                    why = "forward mode does not know of the padding row of an embedding"
                 warn(f"The linearization takes {SLOW[way]} (exact, but slower): {why}.")
             return way, all(bool(g.detach().any()) for g in gradient.values())
     if inputs:
