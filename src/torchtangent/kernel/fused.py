@@ -28,7 +28,7 @@ def add_shifted(
     out: Float[Tensor, "N M"],
     X: Float[Tensor, "xn xm"],
     D: Float[Tensor, "sn sm"],
-    meetings: Int[Tensor, "SS 1+taps 2"],
+    meetings: Int[Tensor, "SS met 2"],
     alpha: float,
 ) -> None:
     """out[n,m] += alpha Σ_st (Σ_k X[p_k,n; q_k,m]) D[s,n; t,m].

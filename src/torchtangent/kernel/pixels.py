@@ -138,7 +138,7 @@ class Pixels(Way):
             fused.add_shifted(out[b, :, r, :, q], X.flatten(0, 1), D, self.meetings, alpha)
 
     @cached_property
-    def meetings(self) -> Int[Tensor, "SS 1+taps 2"]:
+    def meetings(self) -> Int[Tensor, "SS met 2"]:
         """Each pair of locations, then the pairs of cells that meet in their patches; −1 where there are none.
 
         The first cell is counted through all residues, the second within its own. Pairs of locations with the same
