@@ -22,9 +22,10 @@ from threadpoolctl import threadpool_info
 
 from torchtangent.lab import recipes
 from torchtangent.lab.data import DataError
+from torchtangent.lab.provenance import sources
 from torchtangent.lab.recipes import registry
 from torchtangent.lab.results import read_json
-from torchtangent.lab.runner import Context, Listener, _sources, part_keys, reproduce
+from torchtangent.lab.runner import Context, Listener, part_keys, reproduce
 from torchtangent.lab.study import Entry, Part, Study
 from torchtangent.lab.workers import Apart, Report, silent
 
@@ -353,7 +354,7 @@ def test_code_of_one_s_own_package_counts(tmp_path: Path, monkeypatch: pytest.Mo
     )
     monkeypatch.syspath_prepend(tmp_path)
     recipe = importlib.import_module("somebodys.recipe")
-    found = _sources(recipe.run)
+    found = sources(recipe.run)
     assert set(found) >= {"somebodys.recipe", "somebodys.helper", "somebodys.more.deep"}
     assert all(name.startswith("somebodys") for name in found)
 

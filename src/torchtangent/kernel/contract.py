@@ -9,7 +9,7 @@ outputs meet is the business of `Outputs`: B separate kernels, in each of which 
 | forming | R² P, and R S P for each sample and block | a, d |
 | product (one location) | I + R² O | a, d |
 | locations | S² (I + R² O) | a, d |
-| pixels (convolutions) | S_in² channels + R² S² O, and shifted sums | x, d |
+| pixels (convolutions) | S_in² channels (of each residue of a stride apart) + R² S² O, and shifted sums | x, d |
 | tokens (embeddings) | S² R² O | index, d |
 """
 

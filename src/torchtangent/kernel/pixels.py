@@ -90,8 +90,8 @@ class Pixels(Way):
         many = o.batches * o.rows**2
         channels, pixels = self.layer.source.shape[1], math.prod(self.size)
         taps = inputs_of(self.layer) // channels
-        fine = fused.usable(self.layer.d)  # then each product is read once
-        traffic = self.met + S**2 * (many if fine else 3 * taps + 4 * many)
+        moved = many if fused.usable(self.layer.d) else 3 * taps + 4 * many  # fused, each product is read once
+        traffic = self.met + S**2 * moved
         held = channels * pixels + C * S * O
         products = self.met * channels + many * S**2 * O * o.folded
         return Cost(products, 0, traffic, held, held, self.met + many * S**2)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import inspect
 import json
 import os
 import platform
 import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import cache
+from importlib.util import resolve_name
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,6 +26,50 @@ def digest(data: Any) -> str:
     """A short hash of plain data, the same on every machine."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def sources(run: Callable[..., Any]) -> dict[str, str]:
+    """The code of a part: the module that it stands in, and those of the same study that this one uses."""
+    found: dict[str, ModuleType] = {}
+    first = inspect.getmodule(run)
+    left = [] if first is None else [first]
+    while left:
+        module = left.pop()
+        if module.__name__ not in found:
+            found[module.__name__] = module
+            left += [m for m in _imported(module) if _study_of(m) == _study_of(module) != ""]
+    return {name: _source(module) for name, module in sorted(found.items())}
+
+
+def _source(module: ModuleType) -> str:
+    try:
+        return inspect.getsource(module)
+    except OSError:  # of an empty file
+        return ""
+
+
+def _imported(module: ModuleType) -> Iterator[ModuleType]:
+    """The modules that a module's import statements name."""
+    for node in ast.walk(ast.parse(_source(module))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = resolve_name("." * node.level + (node.module or ""), module.__package__ or "")
+            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        yield from (sys.modules[name] for name in names if name in sys.modules)
+
+
+def _study_of(module: ModuleType) -> str:
+    """The package of a study that a module belongs to, or else its own package or folder; none for this library."""
+    inside, _, rest = module.__name__.partition(".recipes.")
+    if rest:
+        return f"{inside}.recipes.{rest.split('.')[0]}"
+    top = module.__name__.split(".")[0]
+    if top == "torchtangent":
+        return ""
+    file = getattr(module, "__file__", None)  # none of what is built into Python
+    return top if module.__package__ else "" if file is None else str(Path(file).parent)
 
 
 def checksum(path: Path) -> str:

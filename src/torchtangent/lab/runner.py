@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.util import resolve_name
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeVar, cast
 
 import torch
@@ -22,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from torchtangent.kernel.job import FRACTION
 from torchtangent.lab import data as datasets
 from torchtangent.lab.claims import Finding, judge, not_run
-from torchtangent.lab.provenance import describe, digest
+from torchtangent.lab.provenance import describe, digest, sources
 from torchtangent.lab.results import Record, Run, elapsed
 from torchtangent.lab.study import Arrays, Entry, Part, Scale, Study
 from torchtangent.lab.workers import Apart, Here, Report, silent
@@ -140,53 +135,9 @@ def part_keys(study: Study, config: Mapping[str, Mapping[str, Any]]) -> dict[str
         needs = [keys[name] for name in part.needs]
         keys[part.name] = Key(
             digest([config[part.name], [key.digest for key in needs]]),
-            digest([_sources(part.run), [key.code for key in needs]]),
+            digest([sources(part.run), [key.code for key in needs]]),
         )
     return keys
-
-
-def _sources(run: Callable[..., Any]) -> dict[str, str]:
-    """The code of a part: the module that it stands in, and those of the same study that this one uses."""
-    found: dict[str, ModuleType] = {}
-    first = inspect.getmodule(run)
-    left = [] if first is None else [first]
-    while left:
-        module = left.pop()
-        if module.__name__ not in found:
-            found[module.__name__] = module
-            left += [m for m in _imported(module) if _study_of(m) == _study_of(module) != ""]
-    return {name: _source(module) for name, module in sorted(found.items())}
-
-
-def _source(module: ModuleType) -> str:
-    try:
-        return inspect.getsource(module)
-    except OSError:  # of an empty file
-        return ""
-
-
-def _imported(module: ModuleType) -> Iterator[ModuleType]:
-    """The modules that a module's import statements name."""
-    for node in ast.walk(ast.parse(_source(module))):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = resolve_name("." * node.level + (node.module or ""), module.__package__ or "")
-            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
-        yield from (sys.modules[name] for name in names if name in sys.modules)
-
-
-def _study_of(module: ModuleType) -> str:
-    """The package of a study that a module belongs to, or else its own package or folder; none for this library."""
-    inside, _, rest = module.__name__.partition(".recipes.")
-    if rest:
-        return f"{inside}.recipes.{rest.split('.')[0]}"
-    top = module.__name__.split(".")[0]
-    if top == "torchtangent":
-        return ""
-    file = getattr(module, "__file__", None)  # none of what is built into Python
-    return top if module.__package__ else "" if file is None else str(Path(file).parent)
 
 
 def reproduce(

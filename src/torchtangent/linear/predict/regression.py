@@ -154,7 +154,7 @@ def _solved(task: Problem, ridge: float) -> Float[Tensor, "rows K"]:
         c = task.K.solve(task.residual, damping=ridge)
     except torch.linalg.LinAlgError as error:
         raise singular(*span, ridge, task.matrix.stored, instead=_INSTEAD) from error
-    return _checked(task, ridge, c, span)
+    return _checked(task, ridge, c, _times(task, ridge, c), span)
 
 
 def _with_inverse(task: Problem, ridge: float) -> tuple[Float[Tensor, "rows K"], Float[Tensor, "N C C"]]:
@@ -186,9 +186,7 @@ def _by_cholesky(task: Problem, ridge: float) -> tuple[Float[Tensor, "rows K"], 
     span = _Range(1 / _largest(lambda V: _substitute(L, V), L), _largest(lambda V: L @ (L.T @ V), L))
     check_invertible(*span, ridge, task.matrix.stored, instead=_INSTEAD)
     c = _substitute(L, task.residual)
-    if not _left(A @ c, task) <= _RESIDUAL:
-        raise singular(*span, ridge, task.matrix.stored, instead=_INSTEAD)
-    return c, L
+    return _checked(task, ridge, c, A @ c, span), L
 
 
 def _by_products(task: Problem, ridge: float) -> Float[Tensor, "rows K"]:
@@ -196,7 +194,7 @@ def _by_products(task: Problem, ridge: float) -> Float[Tensor, "rows K"]:
     K = task.K
     assert isinstance(K, Operator)
     c = K.solve(task.residual.to(K.dtype), damping=ridge).double()
-    left = _residual(task, ridge, c)
+    left = _left(task, _times(task, ridge, c))
     if not left <= _ITERATED:
         smallest, largest = _range(lambda V: K @ V + ridge * V, c.to(K.dtype))
         if largest == 0 or smallest < -_ITERATED * largest:
@@ -217,19 +215,21 @@ def _modes(task: Problem, ridge: float) -> tuple[Modes, _Range]:
     return modes, span
 
 
-def _checked(task: Problem, ridge: float, c: Float[Tensor, "rows K"], span: _Range) -> Float[Tensor, "rows K"]:
+def _checked(
+    task: Problem, ridge: float, c: Float[Tensor, "rows K"], Ac: Float[Tensor, "rows K"], span: _Range
+) -> Float[Tensor, "rows K"]:
     """c, if it is a solution."""
-    if not _residual(task, ridge, c) <= _RESIDUAL:
+    if not _left(task, Ac) <= _RESIDUAL:
         raise singular(*span, ridge, task.matrix.stored, instead=_INSTEAD)
     return c
 
 
-def _residual(task: Problem, ridge: float, c: Float[Tensor, "rows K"]) -> float:
+def _times(task: Problem, ridge: float, c: Float[Tensor, "rows K"]) -> Float[Tensor, "rows K"]:
+    return task.times(task.K, c) + ridge * c
+
+
+def _left(task: Problem, Ac: Float[Tensor, "rows K"]) -> float:
     """‖Ac − b‖ / ‖b‖ of b = y − f₀, the largest of all targets."""
-    return _left(task.times(task.K, c) + ridge * c, task)
-
-
-def _left(Ac: Float[Tensor, "rows K"], task: Problem) -> float:
     b = task.residual
     gap = torch.linalg.vector_norm(Ac - b, dim=0)
     return float((gap / torch.linalg.vector_norm(b, dim=0).clamp(min=torch.finfo(b.dtype).tiny)).max())
