@@ -171,4 +171,4 @@ def product(
 
 def each(a: Float[Tensor, "G X Y"], b: Float[Tensor, "G Y"]) -> Float[Tensor, "G X"]:
     """a b of a vector for each group, which is not a product with a matrix of one column: twice as slow on a CPU."""
-    return torch.mv(a[0], b[0]).unsqueeze(0) if len(a) == 1 else torch.bmm(a, b.unsqueeze(2)).squeeze(2)
+    return torch.mv(a[0], b[0].contiguous()).unsqueeze(0) if len(a) == 1 else torch.bmm(a, b.unsqueeze(2)).squeeze(2)

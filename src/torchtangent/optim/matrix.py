@@ -94,7 +94,8 @@ class Matrix(Layer):
         d, a, c = factors
         if self.weight.bias is None:
             return {self.key: _scaled_product(d, a, c)}
-        return {self.key: _scaled_product(d, a[:, :-1], c), self.weight.bias: c * (d @ a[:, -1])}
+        bias = each(d.unsqueeze(0), a[:, -1].unsqueeze(0)).view(-1).mul_(c)
+        return {self.key: _scaled_product(d, a[:, :-1], c), self.weight.bias: bias}
 
     def columns(self, values: Float[Tensor, "G I"]) -> Float[Tensor, "G J"]:
         return values
@@ -170,7 +171,7 @@ class Matrix(Layer):
         norm, norms = torch.linalg.vector_norm, _norms_of_columns
         left, size, count = _direction(W.shape[0], W.dtype), norm(d), math.sqrt(len(a))
         s = d @ left
-        pairs = [(left @ W, s @ a, size * norms(a))]
+        pairs = [(torch.mv(W.mT, left), s @ a, size * norms(a))]
         if b is not None:
             pairs.append((left @ b, s.sum(), size * count))
         if _are_multiples(pairs, 1.0, sum(W.shape)):  # as autograd left it
@@ -218,7 +219,7 @@ def _are_multiples(pairs: list[tuple[Tensor, Tensor, Tensor]], c: float, terms: 
 
 def _norms_of_columns(t: Float[Tensor, "N I"]) -> Float[Tensor, " I"]:
     """`torch.linalg.vector_norm(t, dim=0)`, in a quarter of its time on a CPU."""
-    return t.square().sum(0).sqrt_()
+    return torch.linalg.vecdot(t, t, dim=0).sqrt_()
 
 
 def _aligned(like: Tensor, *shape: int) -> Tensor:
