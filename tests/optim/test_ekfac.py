@@ -793,6 +793,15 @@ def test_two_ranks_are_one_process_on_the_joint_batch(tmp_path: Path) -> None:
             torch.testing.assert_close(found[0], wanted, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs gloo")
+def test_ranks_stay_together(tmp_path: Path) -> None:
+    """One damping for all, though losses differ; a layer that some ranks do not use is an error, no endless wait."""
+    torch.multiprocessing.spawn(two_ranks.adapt, (str(tmp_path),), nprocs=2)
+    assert torch.equal(*(torch.load(tmp_path / f"adapted-{rank}.pt") for rank in (0, 1)))
+    assert all(torch.load(tmp_path / f"expert-{rank}.pt") for rank in (0, 1))
+
+
 def test_training_lowers_the_loss() -> None:
     for method in METHODS.values():
         torch.manual_seed(0)

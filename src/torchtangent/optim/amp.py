@@ -44,7 +44,7 @@ def _scales(optimizer: Optimizer, scaler: Any) -> Scales:
     if called and scale is not None:
         return Scales(scale, scale, searching=True)
     if scaler is not None:
-        return Scales(None, float(scaler.get_scale()), searching=True)
+        return Scales(None, float(scaler.get_scale()), searching=scaler.is_enabled())
     if called:
         raise RuntimeError(
             "scaler.unscale_(opt) was called, so the scale of what the layers recorded is not known here. Tell the "

@@ -68,7 +68,8 @@ class EKFAC(Preconditioned):
             "mean" is the mean over all samples since the last step.
         curvature: "empirical" (default: per-sample gradients of the loss) or "sampled" (labels drawn from the model;
             needs `likelihood`, and `step` a closure). Where a sample has several terms the likelihood sums over them.
-        likelihood: "categorical", "bernoulli" or "gaussian", for sampled curvature.
+        likelihood: "categorical" (classes are the last axis of outputs), "bernoulli" or "gaussian", for sampled
+            curvature.
         decoupled: Whether weight decay multiplies θ by 1 − ηω instead of being preconditioned with the gradient.
         kl_clip: κ, 1e-3 by default: the step is shortened to η² uᵀ(F + ε)u ≤ κ, with η / (1 − μ) for η; where the rate
             rises, momentum shrinks by as much. If F is the Fisher matrix, that is twice the KL divergence that it

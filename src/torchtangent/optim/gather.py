@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from torchtangent.notice import listed, warn
 from torchtangent.optim.layer import Passes
 from torchtangent.optim.notices import Notices
 from torchtangent.optim.plan import Plan
+from torchtangent.optim.ranks import Ranks
 from torchtangent.optim.recorder import Recorder
 from torchtangent.optim.witness import rounding
 
 
-def gather(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], notices: Notices) -> Passes:
+def gather(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], notices: Notices, ranks: Ranks) -> Passes:
     """Factored per-sample gradients by parameter for each backward pass, up to one common factor.
 
     A parameter whose uses no rule describes counts as not seen from now on, with a warning; one that has a gradient,
     and a layer that was never called, is an error. Where a gradient has more parts than those recorded, the block stays
     that of the recorded ones, with a warning.
     """
-    before = set(plan.unseen)
+    _require_inputs(recorder)
+    before, homes = set(plan.unseen), list(plan.homes)
     passes = [plan.jacobians(batch, recorder.welcome) for batch in recorder.batches]
-    _require_seen(plan, recorder, grads, passes)
     _verify(plan, recorder, passes)
+    if ranks.size > 1:
+        _agree(plan, passes, homes, ranks, like=next(iter(grads.values())))
+    _require_seen(plan, recorder, grads, passes)
     new = notices.new(sorted(plan.unseen.keys() - before), "unseen")
     for why in dict.fromkeys(plan.unseen[name] for name in new):
         names = [name for name in new if plan.unseen[name] == why]
@@ -46,6 +51,32 @@ def gather(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], notices:
             "each call.",
         )
     return [{name: jacobian for name, jacobian in seen.items() if name not in plan.unseen} for seen in passes]
+
+
+def _require_inputs(recorder: Recorder) -> None:
+    """Nothing went through a graph that an earlier step was done with."""
+    lost = {path for batch in recorder.batches for each in batch.passes.values() for path in each.lost}
+    if lost:
+        raise RuntimeError(
+            f"A backward pass went again through a call of {listed(sorted(lost))} that belonged to an earlier step, "
+            "which has let go of its inputs. Call the model again before backward."
+        )
+
+
+def _agree(plan: Plan, passes: Passes, names: list[str], ranks: Ranks, like: Tensor) -> None:
+    """What one rank has no rule for, none has; what one saw, all must have seen: else some would wait for ever."""
+    demoted = [name in plan.unseen for name in names]
+    seen = [any(name in each for each in passes) for name in names]
+    demotions, sights = ranks.total(torch.tensor([demoted, seen], dtype=torch.int32, device=like.device)).tolist()
+    for name, count in zip(names, demotions, strict=True):
+        if count and name not in plan.unseen:
+            plan.demote(name, "another rank has no rule for what it saw of it")
+    some = [name for name, n in zip(names, sights, strict=True) if 0 < n < ranks.size and name not in plan.unseen]
+    if some:
+        raise RuntimeError(
+            f"Samples went through {listed(some)} on some ranks only. All ranks must use the same layers in a step: "
+            "leave those that may go unused to another optimizer with params=."
+        )
 
 
 def _require_seen(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], passes: Passes) -> None:

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from torchtangent.jacobians.modes import unwrapped
 from torchtangent.jacobians.select import Params
-from torchtangent.notice import warn
+from torchtangent.notice import listed, warn
 from torchtangent.optim.amp import Scales, scales
 from torchtangent.optim.attempt import Update, attempt
 from torchtangent.optim.damping import Adaptive, change
@@ -70,6 +70,7 @@ class Preconditioned(Optimizer):
         self.recorder, self.plan, self.notices = Recorder(), Plan(), Notices()
         self._blocks: dict[str, tuple[str, ...]] = {}  # the parameters of each block that ever was
         self._last: tuple[Slopes, Tensor | None] | None = None  # the last step, and by what it was shortened
+        self._unit = 1.0  # by which the ranks' losses are multiplied to be the mean over all samples
         self._rates: list[float] = []  # of the groups, in the last step
         self._thin: frozenset[str] = frozenset()  # blocks whose samples make less work than their gradient
         self._idle = False  # whether it was said that there are no gradients
@@ -89,6 +90,7 @@ class Preconditioned(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters of the model, with their own `lr`, `damping`, `momentum` or `weight_decay`."""
         super().add_param_group(param_group)
+        self.names = {id(p): name for name, p in self.model.named_parameters()}  # it may have new ones
         try:
             check_group(self.param_groups[-1], self.names, [*vars(self.settings), *self.method.options()])
         except ValueError:
@@ -180,7 +182,7 @@ class Preconditioned(Optimizer):
             loss = self._evaluate(closure)
             with torch.no_grad(), torch.autocast(device, enabled=False):
                 moved = self._step(loss, amp)
-                self.recorder.clear()
+                self.recorder.clear(done=True)
                 self._follow()
                 self._schedule()
             if moved and closure is not None and self.adaptive is not None and self.steps % self.adaptive.every == 0:
@@ -214,9 +216,12 @@ class Preconditioned(Optimizer):
         for layer in self.plan.layers:
             if self._blocks.setdefault(layer.key, layer.names) != layer.names:  # it has grown, or lost a part
                 self._blocks[layer.key] = layer.names
-                state = self.state[self._params[layer.key]]
-                for key in set(state) - {"momentum"}:
-                    del state[key]
+                self._forget_state(layer.key)
+            if "left" not in self._state_of(layer.key):  # what an earlier plan, which had no such block, left
+                self._forget_state(layer.key)
+            dampings = {self._group[name]["damping"] for name in layer.names}
+            if len(dampings) > 1 and self.notices.new([layer.key], "damping"):
+                warn(f"{listed(list(layer.names))} are one block, with one damping: that of {layer.key} is taken.")
         homes = {name: self._params[name] for name in self.plan.homes}
         self.recorder.attach(self.model, self.plan.modules, homes, self.settings.batch_axis)
         self._schedule()
@@ -251,6 +256,7 @@ class Preconditioned(Optimizer):
 
     def _step(self, loss: Any, amp: Scales) -> bool:
         """Whether the parameters moved."""
+        self.recorder.settle()
         grads = {name: amp.readable(p.grad) for name, p in self._params.items() if p.grad is not None}
         if not grads:
             if self._params and not self._idle:
@@ -275,7 +281,8 @@ class Preconditioned(Optimizer):
         if not self.settings.decoupled and any(group["weight_decay"] for group in self.param_groups):
             full = {k: g.add(self._params[k], alpha=self._group[k]["weight_decay"]) for k, g in grads.items()}
         per_sample = n if self.settings.loss == "mean" else 1
-        passes = gather(self.plan, self.recorder, grads, self.notices)
+        self._unit = 1 / (self.ranks.size if self.settings.loss == "mean" else total)
+        passes = gather(self.plan, self.recorder, grads, self.notices, self.ranks)
         step = Step(
             raw=grads,
             full=full,
@@ -337,7 +344,8 @@ class Preconditioned(Optimizer):
         assert self._last is not None
         slopes, shrink = self._last
         promise = slopes.promise(shrink)
-        return (before - after) / promise if promise else 1.0  # nothing promised, nothing broken
+        fallen = self._unit * self.ranks.sum(before - after, like=next(iter(self._params.values())))
+        return fallen / promise if promise else 1.0  # nothing promised, nothing broken
 
     def _multiply_damping(self, factor: float) -> None:
         for group in self.param_groups:
@@ -347,13 +355,19 @@ class Preconditioned(Optimizer):
         state = self.state.get(self._chosen[name], {})
         return {key: value for key, value in state.items() if key != "momentum"}
 
+    def _forget_state(self, name: str) -> None:
+        """All but the momentum, which is of a parameter and not of its block."""
+        state = self.state.get(self._chosen[name], {})
+        for key in set(state) - {"momentum"}:
+            del state[key]
+
     def _schedule(self) -> None:
         """Which layers the next backward pass has to record, and which gradients to check them by: what is renewed."""
         blocks = [layer.names for layer in self.plan.layers] + [(name,) for name in self.plan.diagonal]
         if self.steps % self.settings.basis_every:
             blocks = [names for names in blocks if not self._state_of(names[0])]
         due = [name for names in blocks for name in names]
-        self.recorder.witness.watch({name: self._params[name] for name in due})
+        self.recorder.witness.watch(due)
         self.recorder.wanted = frozenset(self.plan.modules if self.method.fresh else self.plan.paths(due))
         thin = [name for layer in self.plan.layers if layer.key in self._thin for name in layer.names]
         self.recorder.welcome = frozenset(self.plan.paths(thin)) - self.recorder.wanted

@@ -9,20 +9,30 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from torchtangent.notice import warn
+
 
 class Ranks:
     """The processes that train one model together.
 
     Args:
-        model: As the training loop calls it. If it is a `DistributedDataParallel`, its process group.
+        model: As the training loop calls it. If it is a `DistributedDataParallel`, perhaps compiled, its process group.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.group: Any = None
         self.size, self.rank = 1, 0
+        while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
         if isinstance(model, nn.parallel.DistributedDataParallel):
             self.group = model.process_group
             self.size, self.rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+        elif dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            warn(
+                f"There are {dist.get_world_size()} ranks, but the optimizer was given a model that is no "
+                "DistributedDataParallel: each rank will precondition by its own samples alone. If the ranks train one "
+                "model, wrap it first and make the optimizer with the wrapped one, or they will drift apart."
+            )
 
     def total(self, t: Tensor) -> Tensor:
         """The sum over all ranks."""
@@ -36,6 +46,12 @@ class Ranks:
         if self.size == 1:
             return n
         return int(self.total(torch.tensor(n, device=like.device)))
+
+    def sum(self, number: float, like: Tensor) -> float:
+        """The sum of a number over all ranks."""
+        if self.size == 1:
+            return number
+        return float(self.total(torch.tensor(number, device=like.device)))
 
     def divide(
         self, tasks: Mapping[str, Callable[[], dict[str, Tensor]]], like: Mapping[str, Tensor]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Set
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
@@ -15,9 +17,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils.hooks import RemovableHandle
 
-from torchtangent.jacobians.call import eagerly, engine_at_work
+from torchtangent.jacobians.call import eagerly, engine_at_work, engine_at_work_anywhere
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.inputs import leaves, wide
+from torchtangent.jacobians.inputs import wide
+from torchtangent.jacobians.operations import Operation
 from torchtangent.jacobians.rules import RULES, NoRule, row_axes
 from torchtangent.optim.attention import Projection, Unread, has_tokens_first, projections, samples_of, tokens_first
 from torchtangent.optim.witness import Witness
@@ -28,6 +31,7 @@ class Call(NamedTuple):
 
     Attributes:
         x: Its input.
+        version: How often x had been written to when the layer saw it.
         d: The cotangent of its output.
         training: Whether the layer was in training mode.
         axis: That of samples, if it is known.
@@ -35,6 +39,7 @@ class Call(NamedTuple):
     """
 
     x: Tensor
+    version: int
     d: Tensor
     training: bool
     axis: int | None
@@ -42,6 +47,13 @@ class Call(NamedTuple):
 
     def factors(self, module: nn.Module, n: int) -> dict[str, LayerJacobian]:
         """The factors of the layer's parameters, by their names in it, in a batch of n samples."""
+        if self.x.layout != torch.strided:
+            raise NoRule(f"its input is no plain tensor, but {self.x.layout}")
+        if _version(self.x) != self.version:
+            raise RuntimeError(
+                "The input of a layer was written over between the forward pass and step(), so the curvature is lost: "
+                "a buffer that holds the next batch, perhaps. Call step() before, or give the model a copy, x.clone()."
+            )
         x, d = self._samples_first(module, n)
         rows = len(x)
         if d.dim() == 0 or rows != len(d) or x.dim() <= len(getattr(module, "normalized_shape", ())):
@@ -69,22 +81,60 @@ Use = Call | Projection | Unread
 
 
 @dataclass(eq=False)
-class Batch:
+class Pass:
     """One backward pass.
 
     Attributes:
-        samples: How many went through it.
-        uses: For each layer (by its path) the uses that it went through.
+        uses: For each layer (by its path) the uses that it went through, by what was called.
+        calls: The calls of the model that it went through.
+        lost: Layers of which it met a use whose input has already been given up.
+    """
+
+    uses: dict[str, dict[int, Use]] = field(default_factory=lambda: defaultdict(dict))
+    calls: set[int] = field(default_factory=set)
+    lost: set[str] = field(default_factory=set)
+
+
+@dataclass(eq=False)
+class Batch:
+    """Some samples, and the backward passes that went through them.
+
+    Attributes:
+        samples: How many.
         opened: How many calls of the model may belong to it.
-        calls: Those of them that it did go through.
-        again: Whether its cotangents can be differentiated again, as where a loss is made of gradients.
+        passes: By autograd's number for each.
+        inputs: Of layers in these passes, by what was called, each with the place where the graph looks for it.
+        again: Whether cotangents can be differentiated again, as where a loss is made of gradients.
     """
 
     samples: int
-    uses: dict[str, list[Use]] = field(default_factory=lambda: defaultdict(list))
     opened: int = 0
-    calls: set[int] = field(default_factory=set)
     again: bool = False
+    passes: dict[int, Pass] = field(default_factory=lambda: defaultdict(Pass))
+    inputs: dict[int, tuple[list[Tensor | None], Tensor | None]] = field(default_factory=dict)
+
+    @property
+    def uses(self) -> dict[str, list[Use]]:
+        """The uses of each layer: a second pass through the same use adds to its cotangent."""
+        found: dict[str, dict[int, Use]] = defaultdict(dict)
+        for each in self.passes.values():
+            for path, uses in each.uses.items():
+                for key, use in uses.items():
+                    before = found[path].get(key)
+                    found[path][key] = use if before is None else use._replace(d=before.d + use.d)
+        return {path: list(uses.values()) for path, uses in found.items()}
+
+    @property
+    def calls(self) -> set[int]:
+        """The calls of the model that passes went through."""
+        return {call for each in self.passes.values() for call in each.calls}
+
+    def forget(self, *, done: bool) -> None:
+        """Let go of what was recorded. A graph that may be differentiated again gets its inputs back."""
+        for place, x in self.inputs.values():
+            place.extend([] if done else [x])
+        self.inputs.clear()
+        self.passes.clear()
 
 
 class Recorder:
@@ -97,9 +147,13 @@ class Recorder:
     def __init__(self) -> None:
         self.wanted: Set[str] = frozenset()  # paths of the layers to record
         self.welcome: Set[str] = frozenset()  # of others, to record where it can be done: they save work
-        self.batches: list[Batch] = []  # backward passes since the last `clear`
+        self.batches: list[Batch] = []  # those with backward passes since the last `clear`
         self.witness = Witness()  # of parameters whose factors are to be checked
-        self._params: list[Tensor] = []
+        self._reached: set[int] = set()  # the passes that came to parameters
+        self._added: set[int] = set()  # those that added to their gradients, which `torch.autograd.grad` does not
+        self._left: dict[str, tuple[Tensor, tuple]] = {}  # parameters, with where and how they left their gradients
+        self._keys = count()
+        self._aside = False
         self._axis = 0  # of samples in the model's input
         self._inputs: set[tuple] = set()  # where these are
         self._current: Batch | None = None
@@ -114,8 +168,10 @@ class Recorder:
         """Put the hooks on a model, whose input has samples along `axis`, and on its layers, which are all wanted."""
         self.close()
         self.wanted = frozenset(layers)
-        self._params = list(params.values())
         self._handles = [model.register_forward_pre_hook(self._begin, with_kwargs=True)]
+        for name, p in params.items():
+            self._handles.append(p.register_hook(partial(self._coming, name, p)))
+            self._handles.append(p.register_post_accumulate_grad_hook(partial(self._came, name)))
         self._axis = axis
         swapped, doubt = tokens_first(model), has_tokens_first(model)
         for path, module in layers.items():
@@ -132,7 +188,7 @@ class Recorder:
 
     @property
     def samples(self) -> int:
-        """Samples of all backward passes."""
+        """Samples of all batches."""
         return sum(batch.samples for batch in self.batches)
 
     @property
@@ -140,21 +196,46 @@ class Recorder:
         """Samples of the last call of the model, if no backward pass was recorded since."""
         return self._current.samples if self._current is not None else 0
 
-    def clear(self) -> None:
-        """Forget all backward passes; one that has not begun yet will still be recorded."""
+    def clear(self, *, done: bool = False) -> None:
+        """Forget all backward passes; one that has not begun yet will still be recorded.
+
+        With `done` also what one more pass through the same graph would need: graphs may live on with a loss.
+        """
         for batch in self.batches:  # a graph that is still alive knows its batch
-            batch.uses.clear()
+            batch.forget(done=done)
         if self._current in self.batches:
             self._current = None
         self.batches = []
+        self._reached, self._added, self._left = set(), set(), {}
         self.witness.clear()
+
+    def settle(self) -> None:
+        """Forget passes that added to no gradient; if none did, those count whose gradients were asked for."""
+        self._keep(self._added or self._reached)
+        self.witness.settle()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """While this is open, nothing is recorded."""
+        self._aside = True
+        try:
+            yield
+        finally:
+            self._aside = False
+
+    def _keep(self, tasks: Set[int]) -> None:
+        """Forget all passes but some."""
+        for batch in self.batches:
+            for task in batch.passes.keys() - tasks:
+                del batch.passes[task]
+        self.batches = [batch for batch in self.batches if batch.passes]
 
     def close(self) -> None:
         """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self.witness.watch({})
+        self.witness.watch(())
         self.clear()
 
     @eagerly
@@ -162,17 +243,45 @@ class Recorder:
         """The model is called: passes that meet in one backward pass over the same samples are one batch."""
         if not torch.is_grad_enabled() or _by_others():
             return
-        if self.batches and self._thrown_away():
+        if self.batches and self._left and self._thrown_away(next(iter(self._left))):
             self.clear()
-        found = [t for t in leaves(args) + leaves(kwargs) if t.dim() > self._axis]
+        if not _in_backward():
+            self._keep(self._reached)  # others were of inputs alone, as for adversarial examples
+        found = [t for t in _tensors([*args, *kwargs.values()]) if t.dim() > self._axis]
         self._inputs = {_place(t) for t in found}
         if found:
-            self._open(found[0].shape[self._axis])
+            self._open(_samples(found, self._axis))
+        else:
+            self._current = None  # the first layer will tell
 
-    def _thrown_away(self) -> bool:
-        """Whether someone else cleared the gradients of what was recorded, `model.zero_grad()` for instance."""
-        grads = [p.grad for p in self._params if p.grad is not None]
-        return not any(g.is_sparse or bool(g.any()) for g in grads)  # mostly the first one tells
+    def _thrown_away(self, name: str) -> bool:
+        """Whether someone else cleared the gradients since the last pass, `model.zero_grad()` for instance."""
+        if name not in self._left:
+            return False
+        p, left = self._left[name]
+        if p.grad is None:
+            return True
+        if p.grad.is_sparse or (*_place(p.grad), p.grad._version) == left:
+            return False
+        return not bool(p.grad.any())
+
+    def _coming(self, name: str, p: Tensor, grad: Tensor | None) -> None:
+        """Autograd has the gradient of a parameter, but has not added it yet."""
+        if grad is None or self._aside or engine_at_work_anywhere():
+            return
+        if self._thrown_away(name):
+            self._keep({torch._C._current_graph_task_id()})
+            self._reached, self._added, self._left = set(), set(), {}
+            self.witness.clear()
+        self._reached.add(torch._C._current_graph_task_id())
+        self.witness.coming(name, grad)
+
+    def _came(self, name: str, p: Tensor) -> None:
+        """Autograd has added to the gradient of a parameter."""
+        if p.grad is not None and not self._aside and not engine_at_work_anywhere():
+            self._added.add(torch._C._current_graph_task_id())
+            self._left[name] = p, (*_place(p.grad), p.grad._version)
+            self.witness.came(name)
 
     def _open(self, samples: int) -> Batch:
         now = self._current
@@ -200,7 +309,9 @@ class Recorder:
         if self._handles and not _by_others():
             x, training = x.detach(), module.training
             axis = self._axis if axis is None and _place(x) in self._inputs else axis
-            self._expect(y.register_hook, path, len(x), lambda d: Call(x, d, training, axis, doubt))
+            version = _version(x)
+            make = partial(_called, version=version, training=training, axis=axis, doubt=doubt)
+            self._expect(y.register_hook, path, len(x), make, x)
 
     @eagerly
     def _attended(self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], y: Any) -> None:
@@ -211,31 +322,58 @@ class Recorder:
             return
         samples, found = samples_of(module, args, kwargs), projections(module, args, kwargs, y)
         if found is None:
-            self._expect(y.register_hook, path, samples, Unread)
+            self._expect(y.register_hook, path, samples, lambda d, _: Unread(d))
             return
         for node, operation in found:
-            self._expect(partial(_hook_node, node), path, samples, partial(Projection.arrived, operation, samples))
+            make = partial(_projected, operation, samples)
+            self._expect(partial(_hook_node, node), path, samples, make)
 
-    def _expect(self, register: Callable[[Callable], Any], path: str, rows: int, make: Callable[[Tensor], Use]) -> None:
-        """Register a hook for a cotangent that belongs to the current batch."""
+    def _expect(
+        self,
+        register: Callable[[Callable], Any],
+        path: str,
+        rows: int,
+        make: Callable[[Tensor, Any], Use],
+        x: Tensor | None = None,
+    ) -> None:
+        """Register a hook for a cotangent that belongs to the current batch, and makes a use of it (with an input).
+
+        The graph holds the input until the cotangent arrives, then the batch does.
+        """
         batch = self._current
         if batch is None or (batch in self.batches and not _in_backward()):
             # Only a part of the model was called: the first layer's input tells the number of samples.
             batch = self._open(rows)
-        call = batch.opened
+        call, key, place = batch.opened, next(self._keys), [x]
+        del x  # or the hook would hold it too
 
         def arrived(d: Tensor) -> None:
-            if not self.attached:
+            if not self.attached or self._aside or batch.samples == 0:
                 return
             if batch not in self.batches:
                 self.batches.append(batch)
-            batch.calls.add(call)
+            here = batch.passes[torch._C._current_graph_task_id()]
+            here.calls.add(call)
             batch.again = batch.again or d.requires_grad
-            if path in self.wanted or path in self.welcome:
-                # d itself where it has no graph: autograd then knows that it may not be written over.
-                batch.uses[path].append(make(d.detach() if d.requires_grad else d))
+            if place:
+                batch.inputs[key] = place, place.pop()
+            if path not in self.wanted and path not in self.welcome:
+                return
+            if key not in batch.inputs:
+                here.lost.add(path)
+                return
+            # d itself where it has no graph: autograd then knows that it may not be written over.
+            here.uses[path][key] = make(d.detach() if d.requires_grad else d, batch.inputs[key][1])
 
         register(arrived)
+
+
+def _called(d: Tensor, x: Tensor, *, version: int, training: bool, axis: int | None, doubt: bool) -> Call:
+    return Call(x, version, d, training, axis, doubt)
+
+
+def _projected(operation: Operation, samples: int, d: Tensor, _: None) -> Projection:
+    return Projection.arrived(operation, samples, d)
 
 
 def _hook_node(node: Node, arrived: Callable[[Tensor], None]) -> None:
@@ -250,7 +388,32 @@ def _by_others() -> bool:
 
 def _place(t: Tensor) -> tuple:
     """Where a tensor is in memory."""
-    return t.data_ptr(), t.shape, t.stride()
+    try:
+        return t.data_ptr(), t.shape, t.stride()
+    except RuntimeError:  # it is sparse, or only pretended to be there, for `torch.export`
+        return (id(t),)
+
+
+def _version(t: Tensor) -> int:
+    """How often a tensor was written to."""
+    return 0 if t.is_inference() else t._version
+
+
+def _tensors(x: Any) -> list[Tensor]:
+    """All tensors in a model's arguments."""
+    if isinstance(x, Tensor):
+        return [x]
+    values = x.values() if isinstance(x, Mapping) else x if isinstance(x, list | tuple) else ()
+    return [t for value in values for t in _tensors(value)]
+
+
+def _samples(inputs: list[Tensor], axis: int) -> int:
+    """How many samples there are: what most inputs say but those of length 1, of two equally many the larger ones."""
+    lengths = [t.shape[axis] for t in inputs]
+    several = [t for t in inputs if t.shape[axis] != 1] if max(lengths) > 1 else inputs
+    votes = Counter(t.shape[axis] for t in several)
+    best = max(several, key=lambda t: (votes[t.shape[axis]], t.dim()))  # the first of those
+    return best.shape[axis]
 
 
 def _counts(index: Tensor) -> bool:

@@ -15,17 +15,12 @@ from torchtangent.optim.recorder import Recorder
 def evaluate_sampled(
     closure: Callable[[], Any] | None, recorder: Recorder, params: Mapping[str, Tensor], likelihood: str, seed: int
 ) -> Tensor:
-    """The loss; its gradients are in place, and the recorder has the cotangents of drawn labels."""
+    """The loss; its gradients are in place, and the recorder has the cotangents of drawn labels alone."""
     loss, outputs = _checked(closure)
     recorder.clear()
-    grads = _pull_back(outputs, params, likelihood, seed)
-    wanted, recorder.wanted = recorder.wanted, frozenset()
-    try:
+    _pull_back(outputs, params, likelihood, seed)
+    with recorder.aside():  # what the loss sends back is not what the curvature is of
         loss.backward()
-    finally:
-        recorder.wanted = wanted
-    # What the loss sends back is not what was recorded.
-    recorder.witness.total = {name: g for name, g in grads.items() if name in recorder.witness}
     return loss
 
 
@@ -46,15 +41,19 @@ def _checked(closure: Callable[[], Any] | None) -> tuple[Tensor, Tensor]:
     return found
 
 
-def _pull_back(outputs: Tensor, params: Mapping[str, Tensor], likelihood: str, seed: int) -> dict[str, Tensor]:
-    """Gradients of ∇_f(−log p) at drawn labels; the graph stays."""
+def _pull_back(outputs: Tensor, params: Mapping[str, Tensor], likelihood: str, seed: int) -> None:
+    """Send ∇_f(−log p) at drawn labels back to the parameters; the graph stays."""
     f = outputs if outputs.dim() > 1 else outputs.unsqueeze(1)
+    if likelihood == "categorical" and f.dim() > 3:
+        raise ValueError(
+            f"The closure's outputs have shape {tuple(f.shape)}: classes come last here, (N, C) or (N, T, C). Return "
+            "outputs.movedim(1, -1).flatten(1, -2) where torch has them second."
+        )
     u = Cotangents(likelihood, "sampled", seed=seed).start()(f.detach(), None)[0]
     try:
-        found = torch.autograd.grad(f, list(params.values()), u, retain_graph=True, allow_unused=True)
+        torch.autograd.grad(f, list(params.values()), u, retain_graph=True, allow_unused=True)
     except RuntimeError as error:
         raise RuntimeError(
             "The outputs cannot be differentiated again. With curvature='sampled' the closure must not call backward: "
             "step() does."
         ) from error
-    return {name: g for name, g in zip(params, found, strict=True) if g is not None}

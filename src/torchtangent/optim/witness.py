@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
 
-from torchtangent.jacobians.call import engine_at_work_anywhere
 from torchtangent.jacobians.factors import LayerJacobian, Outer
 from torchtangent.optim.layer import Weight
 
@@ -18,34 +15,48 @@ _TOLERANCE = {torch.float64: 1e-6}
 
 
 class Witness:
-    """The gradients of parameters as autograd computes them, before anything clips or scales them."""
+    """The gradients of parameters as autograd computes them, before anything clips or scales them.
+
+    Attributes:
+        total: Their sums over the passes that added to gradients; after `settle`, over all if none did.
+    """
 
     def __init__(self) -> None:
         self.total: dict[str, Tensor] = {}
-        self._handles: dict[str, RemovableHandle] = {}
+        self._watched: frozenset[str] = frozenset()
+        self._coming: dict[str, Tensor] = {}  # of the pass that is under way
+        self._others: dict[str, Tensor] = {}  # of passes that added to nothing
 
-    def watch(self, params: Mapping[str, Tensor]) -> None:
+    def watch(self, names: Iterable[str]) -> None:
         """From now on these parameters, and no others."""
-        for name in self._handles.keys() - params.keys():
-            self._handles.pop(name).remove()
-        for name in params.keys() - self._handles.keys():
-            self._handles[name] = params[name].register_hook(partial(self._add, name))
+        self._watched = frozenset(names)
         self.clear()
 
-    def _add(self, name: str, grad: Tensor | None) -> None:
-        if grad is None or engine_at_work_anywhere():
+    def coming(self, name: str, grad: Tensor) -> None:
+        """Autograd has a gradient, which may be added or not."""
+        if name not in self._watched:
             return
+        if name in self._coming:
+            _add(self._others, name, self._coming.pop(name))
         grad = grad.detach()
-        grad = grad.to_dense() if grad.is_sparse else grad
-        self.total[name] = self.total[name] + grad if name in self.total else grad.clone()
+        self._coming[name] = grad.to_dense() if grad.is_sparse else grad.clone()
 
-    def __contains__(self, name: str) -> bool:
-        """Whether a parameter is watched."""
-        return name in self._handles
+    def came(self, name: str) -> None:
+        """It was added."""
+        if name in self._coming:
+            _add(self.total, name, self._coming.pop(name))
+
+    def settle(self) -> None:
+        """There will be no more of them."""
+        if not self.total:
+            for name, grad in self._coming.items():
+                _add(self._others, name, grad)
+            self.total = self._others
+        self._coming, self._others = {}, {}
 
     def clear(self) -> None:
         """Forget what was seen."""
-        self.total = {}
+        self.total, self._coming, self._others = {}, {}, {}
 
     def denied(self, found: Mapping[str, Sequence[LayerJacobian]], rounding: float) -> list[str]:
         """The parameters for which Σ_n J_n differs from the gradient by more than the rounding of its terms.
@@ -67,6 +78,10 @@ class Witness:
             r = directions[name].abs()
             sizes[name] = _norm(sum(_sum(part.magnitude(), r) for part in _pieces(found[name])))
         return _larger({name: errors[name] for name in doubtful}, sizes, rounding)
+
+
+def _add(sums: dict[str, Tensor], name: str, grad: Tensor) -> None:
+    sums[name] = sums[name] + grad if name in sums else grad
 
 
 def rounding(dtypes: set[torch.dtype]) -> float:
