@@ -28,6 +28,8 @@ from torchtangent.kernel.way import inputs_of
 from torchtangent.operators import ImplicitOperator, LowRankOperator
 from torchtangent.operators.symmetric import eigh
 
+__all__ = ["Features", "nystrom", "operator", "project"]
+
 _BLOCK = 64  # columns of a random projection that share a seed
 
 
