@@ -2,139 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils.hooks import RemovableHandle
 
 from torchtangent.jacobians.call import eagerly, engine_at_work, engine_at_work_anywhere
-from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.inputs import wide
 from torchtangent.jacobians.operations import Operation
-from torchtangent.jacobians.rules import RULES, NoRule, row_axes
 from torchtangent.optim.attention import Projection, Unread, has_tokens_first, projections, samples_of, tokens_first
+from torchtangent.optim.uses import Batch, Call, Use, version_of
 from torchtangent.optim.witness import Witness
-
-
-class Call(NamedTuple):
-    """One call of a layer with a rule.
-
-    Attributes:
-        x: Its input.
-        version: How often x had been written to when the layer saw it.
-        d: The cotangent of its output.
-        training: Whether the layer was in training mode.
-        axis: That of samples, if it is known.
-        doubt: Whether some layers of the model see tokens first, perhaps this one.
-    """
-
-    x: Tensor
-    version: int
-    d: Tensor
-    training: bool
-    axis: int | None
-    doubt: bool
-
-    def factors(self, module: nn.Module, n: int) -> dict[str, LayerJacobian]:
-        """The factors of the layer's parameters, by their names in it, in a batch of n samples."""
-        if self.x.layout != torch.strided:
-            raise NoRule(f"its input is no plain tensor, but {self.x.layout}")
-        if _version(self.x) != self.version:
-            raise RuntimeError(
-                "The input of a layer was written over between the forward pass and step(), so the curvature is lost: "
-                "a buffer that holds the next batch, perhaps. Call step() before, or give the model a copy, x.clone()."
-            )
-        x, d = self._samples_first(module, n)
-        rows = len(x)
-        if d.dim() == 0 or rows != len(d) or x.dim() <= len(getattr(module, "normalized_shape", ())):
-            raise NoRule(f"from {tuple(x.shape)} to {tuple(d.shape)} it kept no sample axis, which should be the first")
-        if rows == 0 or rows % n:
-            raise NoRule(f"it saw {rows} rows for {n} samples")
-        found = RULES[type(module)](_as_it_was(module, self), wide(x), wide(d).unsqueeze(1))
-        return found if rows == n else {name: jacobian.regroup(n) for name, jacobian in found.items()}
-
-    def _samples_first(self, module: nn.Module, n: int) -> tuple[Tensor, Tensor]:
-        """Where tokens come before samples, which is known or the only possibility, the other way round."""
-        if isinstance(module, nn.Embedding) and self.x.dim() == 1 and n > 1 and _counts(self.x):
-            raise NoRule("the same positions for all samples")
-        if n == 1 or row_axes(module, self.d.dim()) == 1 or self.d.shape[1] != n:
-            return self.x, self.d
-        either = len(self.d) % n == 0 and (len(self.d) > n or self.doubt)
-        if either and self.axis is None:
-            raise NoRule(f"of {tuple(self.d.shape)} either of two axes could be that of {n} samples")
-        if self.axis == 1 or len(self.d) % n:
-            return self.x.transpose(0, 1), self.d.transpose(0, 1)
-        return self.x, self.d
-
-
-Use = Call | Projection | Unread
-
-
-@dataclass(eq=False)
-class Pass:
-    """One backward pass.
-
-    Attributes:
-        uses: For each layer (by its path) the uses that it went through, by what was called.
-        calls: The calls of the model that it went through.
-        lost: Layers of which it met a use whose input has already been given up.
-    """
-
-    uses: dict[str, dict[int, Use]] = field(default_factory=lambda: defaultdict(dict))
-    calls: set[int] = field(default_factory=set)
-    lost: set[str] = field(default_factory=set)
-
-
-@dataclass(eq=False)
-class Batch:
-    """Some samples, and the backward passes that went through them.
-
-    Attributes:
-        samples: How many.
-        opened: How many calls of the model may belong to it.
-        passes: By autograd's number for each.
-        inputs: Of layers in these passes, by what was called, each with the place where the graph looks for it.
-        again: Whether cotangents can be differentiated again, as where a loss is made of gradients.
-    """
-
-    samples: int
-    opened: int = 0
-    again: bool = False
-    passes: dict[int, Pass] = field(default_factory=lambda: defaultdict(Pass))
-    inputs: dict[int, tuple[list[Tensor | None], Tensor | None]] = field(default_factory=dict)
-
-    @property
-    def uses(self) -> dict[str, list[Use]]:
-        """The uses of each layer: a second pass through the same use adds to its cotangent."""
-        found: dict[str, dict[int, Use]] = defaultdict(dict)
-        for each in self.passes.values():
-            for path, uses in each.uses.items():
-                for key, use in uses.items():
-                    before = found[path].get(key)
-                    found[path][key] = use if before is None else use._replace(d=before.d + use.d)
-        return {path: list(uses.values()) for path, uses in found.items()}
-
-    @property
-    def calls(self) -> set[int]:
-        """The calls of the model that passes went through."""
-        return {call for each in self.passes.values() for call in each.calls}
-
-    def forget(self, *, done: bool) -> None:
-        """Let go of what was recorded. A graph that may be differentiated again gets its inputs back."""
-        for place, x in self.inputs.values():
-            place.extend([] if done else [x])
-        self.inputs.clear()
-        self.passes.clear()
 
 
 class Recorder:
@@ -309,7 +193,7 @@ class Recorder:
         if self._handles and not _by_others():
             x, training = x.detach(), module.training
             axis = self._axis if axis is None and _place(x) in self._inputs else axis
-            version = _version(x)
+            version = version_of(x)
             make = partial(_called, version=version, training=training, axis=axis, doubt=doubt)
             self._expect(y.register_hook, path, len(x), make, x)
 
@@ -355,10 +239,11 @@ class Recorder:
             here = batch.passes[torch._C._current_graph_task_id()]
             here.calls.add(call)
             batch.again = batch.again or d.requires_grad
+            if path not in self.wanted and path not in self.welcome:
+                place.clear()
+                return
             if place:
                 batch.inputs[key] = place, place.pop()
-            if path not in self.wanted and path not in self.welcome:
-                return
             if key not in batch.inputs:
                 here.lost.add(path)
                 return
@@ -394,11 +279,6 @@ def _place(t: Tensor) -> tuple:
         return (id(t),)
 
 
-def _version(t: Tensor) -> int:
-    """How often a tensor was written to."""
-    return 0 if t.is_inference() else t._version
-
-
 def _tensors(x: Any) -> list[Tensor]:
     """All tensors in a model's arguments."""
     if isinstance(x, Tensor):
@@ -416,25 +296,6 @@ def _samples(inputs: list[Tensor], axis: int) -> int:
     return best.shape[axis]
 
 
-def _counts(index: Tensor) -> bool:
-    """Whether it is 0, 1, 2, …"""
-    return torch.equal(index, torch.arange(len(index), device=index.device, dtype=index.dtype))
-
-
 def _in_backward() -> bool:
     """Whether a layer is called by the backward pass: a checkpoint, which computes again what it did not keep."""
     return torch._C._current_graph_task_id() != -1
-
-
-def _as_it_was(module: nn.Module, use: Call) -> nn.Module:
-    """The layer as a function of its parameters: in training mode a norm takes its statistics from the batch."""
-    own = use.training or getattr(module, "running_mean", None) is None
-    if isinstance(module, _InstanceNorm):
-        return type(module)(module.num_features, eps=module.eps) if own else module
-    if isinstance(module, _BatchNorm) and own:
-        x = wide(use.x)
-        frozen = type(module)(module.num_features, eps=module.eps, affine=False)
-        axes = [axis for axis in range(x.dim()) if axis != 1]
-        frozen.running_var, frozen.running_mean = torch.var_mean(x, axes, correction=0)
-        return frozen
-    return module

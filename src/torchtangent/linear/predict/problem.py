@@ -21,7 +21,6 @@ from torchtangent.spectrum import square
 from torchtangent.spectrum.lanczos import check_symmetric
 from torchtangent.spectrum.leading import rounding
 
-_BLOCK_BYTES = 256 << 20  # of rows that are converted to float64 at a time
 _NEGATIVE = 1e-2  # of the largest eigenvalue: more than kernels of the lowest precision are off
 
 
