@@ -186,8 +186,10 @@ def test_markdown_goes_into_a_file(runner: CliRunner, tmp_path: Path, monkeypatc
     assert readme.read_text(encoding="utf-8") == f"Über\n{printed}end\n"
 
 
+@pytest.mark.usefixtures("toy")
 def test_a_file_without_marks_is_exit_code_2(runner: CliRunner, tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("no marks")
+    runner.invoke(cli.app, ["reproduce", "--all", "--out", str(tmp_path)])
     arguments = ["claims", "--markdown", "--runs", str(tmp_path), "--into", str(tmp_path / "a.md")]
     result = runner.invoke(cli.app, arguments)
     assert result.exit_code == 2

@@ -10,82 +10,81 @@ from lab_toy import toy_study
 
 from torchtangent.lab import ledger
 from torchtangent.lab.claims import Finding
+from torchtangent.lab.judging import verdicts
 from torchtangent.lab.ledger import Line, Standing, stand
 from torchtangent.lab.recipes import registry
-from torchtangent.lab.results import Run, find_runs
+from torchtangent.lab.results import find_runs
 from torchtangent.lab.runner import reproduce
 
 ROOT = Path(__file__).parents[2]
 TOY = toy_study()
 
 
-def line(*runs: Run) -> Line:
-    return Line("toy2000", stand(TOY, runs))
+Findings = list[Finding]
 
 
-def rewritten(run: Run, **fields: str | None) -> Run:
-    """The run with all of its verdicts changed."""
-    run.write_claims([replace(finding, **fields) for finding in run.read_claims()])  # type: ignore[arg-type]
-    return run
+def line(*runs: Findings) -> Line:
+    return Line("toy2000", stand(TOY, [finding for run in runs for finding in run]))
 
 
-@pytest.fixture
-def smoke(tmp_path: Path) -> Run:
-    return reproduce(TOY, "smoke", tmp_path).run
+def rewritten(findings: Findings, **fields: str | None) -> Findings:
+    """The findings with all of their verdicts changed."""
+    return [replace(finding, **fields) for finding in findings]  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def paper(tmp_path: Path) -> Run:
-    return reproduce(TOY, "paper", tmp_path).run
+def smoke(tmp_path: Path) -> Findings:
+    return reproduce(TOY, "smoke", tmp_path).findings
+
+
+@pytest.fixture
+def paper(tmp_path: Path) -> Findings:
+    return reproduce(TOY, "paper", tmp_path).findings
 
 
 def test_without_runs_every_claim_says_what_it_needs() -> None:
     assert line().cells == ("toy2000", "3", "0", "0", "3", "0", "not run: 2, needs the paper scale: 1")
 
 
-def test_smoke_alone_tests_what_it_can(smoke: Run) -> None:
+def test_smoke_alone_tests_what_it_can(smoke: Findings) -> None:
     assert line(smoke).cells == ("toy2000", "3", "1", "1", "1", "0", "needs the paper scale: 1")
 
 
-def test_the_largest_scale_decides(smoke: Run, paper: Run) -> None:
-    rewritten(smoke, verdict="held")
-    both = line(smoke, paper)
+def test_the_largest_scale_decides(smoke: Findings, paper: Findings) -> None:
+    both = line(rewritten(smoke, verdict="held"), paper)
     assert both.cells == ("toy2000", "3", "1", "2", "0", "3", "")
     assert list(both.standings[1].tested) == ["paper", "smoke"]
     assert [finding.verdict for finding in both.standings[1].tested.values()] == ["did not hold", "held"]
 
 
-def test_an_untested_larger_scale_leaves_the_smaller_verdict(smoke: Run, paper: Run) -> None:
-    rewritten(paper, verdict="not tested at this scale", measured=None, reason="not run")
-    assert line(paper, smoke).cells[2:6] == ("1", "1", "1", "0")
-    assert line(paper, smoke).reasons == "needs the paper scale: 1"
+def test_an_untested_larger_scale_leaves_the_smaller_verdict(smoke: Findings, paper: Findings) -> None:
+    untested = rewritten(paper, verdict="not tested at this scale", measured=None, reason="not run")
+    assert line(untested, smoke).cells[2:6] == ("1", "1", "1", "0")
+    assert line(untested, smoke).reasons == "needs the paper scale: 1"
 
 
-def test_a_run_may_say_another_reason(smoke: Run) -> None:
-    rewritten(smoke, verdict="not tested at this scale", measured=None, reason="data absent")
-    assert line(smoke).reasons == "data absent: 3"
+def test_a_run_may_say_another_reason(smoke: Findings) -> None:
+    untested = rewritten(smoke, verdict="not tested at this scale", measured=None, reason="data absent")
+    assert line(untested).reasons == "data absent: 3"
 
 
-def test_of_two_runs_at_one_scale_the_one_that_tested_counts(smoke: Run, tmp_path: Path) -> None:
-    other = reproduce(TOY, "smoke", tmp_path / "other").run
-    rewritten(other, verdict="not tested at this scale", measured=None, reason="not run")
+def test_of_two_runs_at_one_scale_the_one_that_tested_counts(smoke: Findings) -> None:
+    other = rewritten(smoke, verdict="not tested at this scale", measured=None, reason="not run")
     assert line(smoke, other).cells == line(other, smoke).cells == line(smoke).cells
 
 
-def test_claims_that_the_study_no_longer_has_are_left_out(smoke: Run) -> None:
-    smoke.write_claims([*smoke.read_claims(), replace(smoke.read_claims()[0], name="gone")])
-    assert len(line(smoke).standings) == len(TOY.claims)
+def test_claims_that_the_study_no_longer_has_are_left_out(smoke: Findings) -> None:
+    assert len(line([*smoke, replace(smoke[0], name="gone")]).standings) == len(TOY.claims)
 
 
-def test_several_studies_have_a_sum(smoke: Run) -> None:
-    lines = ledger.summarize({"a": stand(TOY, [smoke]), "b": stand(TOY, [])})
+def test_several_studies_have_a_sum(smoke: Findings) -> None:
+    lines = ledger.summarize({"a": stand(TOY, smoke), "b": stand(TOY, [])})
     assert lines[-1].cells == ("all", "6", "1", "1", "4", "0", "needs the paper scale: 2, not run: 2")
     assert [each.name for each in ledger.summarize({"a": stand(TOY, [])})] == ["a"]
 
 
-def test_a_verdict_leaves_no_reason(smoke: Run) -> None:
-    finding: Finding = smoke.read_claims()[0]
-    assert Standing(TOY.claims[0], {"smoke": finding}).reason == ""
+def test_a_verdict_leaves_no_reason(smoke: Findings) -> None:
+    assert Standing(TOY.claims[0], {"smoke": smoke[0]}).reason == ""
 
 
 def test_the_table_replaces_the_one_that_is_there() -> None:
@@ -98,8 +97,10 @@ def test_the_table_replaces_the_one_that_is_there() -> None:
 
 
 def test_the_readme_has_the_table_of_the_committed_results() -> None:
-    runs = list(find_runs(ROOT / "results"))
-    table = ledger.markdown(ledger.summarize({key: stand(study, runs) for key, study in registry().items()}))
-    assert table in (ROOT / "README.md").read_text(), (
+    found: dict[str, Findings] = {key: [] for key in registry()}
+    for run in find_runs(ROOT / "results"):
+        found[run.study] += verdicts(registry()[run.study], run)
+    table = ledger.markdown(ledger.summarize({key: stand(study, found[key]) for key, study in registry().items()}))
+    assert table in (ROOT / "README.md").read_text(encoding="utf-8"), (
         "The README's table is not that of results/: run `torchtangent claims --markdown --into README.md`."
     )

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torchtangent.lab.rules import Measured, Rule, number
+from torchtangent.lab.rules import Measured, Rule, number, rounded
 from torchtangent.lab.study import Arrays, Scale
 
 Verdict = Literal["held", "did not hold", "not tested at this scale"]
 VERDICTS: tuple[Verdict, ...] = ("held", "did not hold", "not tested at this scale")
+RAISED = "the measure raised"
 
 
 class Untested(Exception):
@@ -65,6 +66,11 @@ class Finding:
     note: str = ""
     reason: str = field(default="")
 
+    @property
+    def broken(self) -> bool:
+        """Whether there is no verdict because the claim's own code failed."""
+        return self.reason.startswith(RAISED)
+
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values; NaN and infinities as strings, which JSON has no numbers for."""
         return {key: _jsonable(value) for key, value in self.__dict__.items()}
@@ -90,15 +96,17 @@ def _parsed(value: Any) -> Any:
 
 
 def judge(claim: Claim, arrays: Arrays, *, study: str, scale: Scale, seconds: float) -> Finding:
-    """Measure a claim on its entry's arrays and apply its rule."""
+    """Measure a claim on its entry's arrays and apply its rule; where this raises, the finding says so."""
     if scale not in claim.scales:
-        reason = f"needs the {' or '.join(scale for scale in claim.scales if scale != 'test')} scale"
-        return _finding(claim, study, scale, seconds, None, "not tested at this scale", reason)
+        return not_run(claim, study=study, scale=scale, seconds=seconds)
     try:
         measured = _plain(claim.measure(arrays))
+        verdict: Verdict = "held" if claim.rule.holds(measured) else "did not hold"
     except Untested as error:
         return _finding(claim, study, scale, seconds, None, "not tested at this scale", str(error))
-    verdict: Verdict = "held" if claim.rule.holds(measured) else "did not hold"
+    except Exception as error:  # costs this claim, not the verdicts of all others
+        reason = f"{RAISED} {type(error).__name__}: {' '.join(str(error).split())}"
+        return _finding(claim, study, scale, seconds, None, "not tested at this scale", reason)
     return _finding(claim, study, scale, seconds, measured, verdict, "")
 
 
@@ -109,9 +117,13 @@ def _plain(measured: Measured) -> Measured:
     return float(measured)
 
 
-def not_run(claim: Claim, *, study: str, scale: Scale, reason: str = "not run") -> Finding:
-    """The ledger's line for a claim whose entry has no arrays."""
-    return _finding(claim, study, scale, None, None, "not tested at this scale", reason)
+def not_run(
+    claim: Claim, *, study: str, scale: Scale, reason: str = "not run", seconds: float | None = None
+) -> Finding:
+    """The ledger's line for a claim that has no arrays, or is not for this scale."""
+    if scale not in claim.scales:
+        reason = f"needs the {' or '.join(scale for scale in claim.scales if scale != 'test')} scale"
+    return _finding(claim, study, scale, seconds, None, "not tested at this scale", reason)
 
 
 def _finding(
@@ -145,7 +157,22 @@ def count(verdicts: Iterable[Verdict]) -> dict[Verdict, int]:
     return {verdict: counts[verdict] for verdict in VERDICTS}
 
 
-def show(value: float | str | Mapping[str, float] | None) -> str:
+def digits(rule: Rule, finding: Finding) -> int:
+    """How many digits of the measured value to show: so many that what did not hold does not look as if it did."""
+    measured = finding.measured
+    if measured is None or finding.verdict != "did not hold":
+        return 3
+    for count in range(3, 15):
+        if isinstance(measured, Mapping):
+            shown: Measured = {name: rounded(value, count) for name, value in measured.items()}
+        else:
+            shown = rounded(measured, count)
+        if not rule.holds(shown):
+            return count
+    return 15
+
+
+def show(value: float | str | Mapping[str, float] | None, digits: int = 3) -> str:
     """A value for a reader; named values in one line.
 
     >>> show(0.0965735), show({"KFAC": 0.5, "EKFAC": 1e-9}), show(None)
@@ -154,5 +181,5 @@ def show(value: float | str | Mapping[str, float] | None) -> str:
     if value is None:
         return "–"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {number(item)}" for name, item in value.items())
-    return value if isinstance(value, str) else number(value)
+        return ", ".join(f"{name} {number(item, digits)}" for name, item in value.items())
+    return value if isinstance(value, str) else number(value, digits)

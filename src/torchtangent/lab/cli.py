@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 try:
     import typer
     from rich.console import Console
+    from rich.markup import escape
 except ModuleNotFoundError as error:
     raise SystemExit(f"The lab needs {error.name}: pip install 'torchtangent[lab]'") from error
 
@@ -22,10 +23,10 @@ from torchtangent.lab import report as page
 from torchtangent.lab.claims import Finding, not_run
 from torchtangent.lab.console import ProgressListener, claims_table, entries_table, ledger_table, tally
 from torchtangent.lab.data import ENVIRONMENT
+from torchtangent.lab.judging import rejudge, verdicts
 from torchtangent.lab.ledger import Standing
 from torchtangent.lab.recipes import registry
-from torchtangent.lab.results import find_runs
-from torchtangent.lab.runner import rejudge
+from torchtangent.lab.results import Busy, Run, find_runs
 from torchtangent.lab.runner import reproduce as run_study
 from torchtangent.lab.study import SCALES, Scale, Study
 
@@ -79,6 +80,38 @@ def _studies(key: str | None) -> list[Study]:
     return [registry()[key]]
 
 
+def _found(roots: list[Path]) -> list[Run]:
+    """Every run below these folders; says so where there are two of one study and scale."""
+    found = list(dict.fromkeys(run for root in roots for run in find_runs(root)))
+    places: dict[tuple[str, str], list[Path]] = {}
+    for run in found:
+        places.setdefault((run.study, run.scale), []).append(run.folder)
+    for (study, scale), folders in places.items():
+        if len(folders) > 1:
+            text = f"{study} was run at {scale} scale in several places: {_listed(folders)}"
+            Console(stderr=True).print(f"[yellow]{escape(text)}[/]", highlight=False)
+    return found
+
+
+def _listed(paths: list[Path]) -> str:
+    return ", ".join(map(str, paths))
+
+
+def _say_broken(findings: list[Finding]) -> bool:
+    """Name the claims whose own code failed; whether there are any."""
+    broken = [finding for finding in findings if finding.broken]
+    for finding in broken:
+        text = escape(f"{finding.id}, {finding.name!r}: {finding.reason}")
+        Console().print(f"  [red]✗[/] claim {text}", highlight=False)
+    return bool(broken)
+
+
+def _stop(message: str) -> NoReturn:
+    """End with exit code 1."""
+    Console(stderr=True).print(f"[red]{escape(message)}[/]", highlight=False)
+    raise typer.Exit(1)
+
+
 @app.command("list")
 def list_(study: StudyArgument = None) -> None:
     """Show the studies and their entries: figures, tables and theorems by their identifiers.
@@ -88,7 +121,8 @@ def list_(study: StudyArgument = None) -> None:
     studies = _studies(study)
     console = Console()
     for item in studies:
-        console.print(f"[bold]{item.key}[/]  {item.title}\n[bright_black]{item.reference}[/]", highlight=False)
+        title, reference = escape(item.title), escape(item.reference)
+        console.print(f"[bold]{item.key}[/]  {title}\n[bright_black]{reference}[/]", highlight=False)
         console.print(entries_table(item), "")
     console.print("[bright_black]long: at smoke scale only with --long, or where --only names it[/]", highlight=False)
 
@@ -124,8 +158,8 @@ def reproduce(
     """Run a study, part by part, and judge its claims.
 
     What is already there and was made by the same configuration and code is kept, so an interrupted run
-    goes on where it was. The exit code is 0 when everything ran, whatever the verdicts; 1 when a part failed;
-    2 when the command itself was wrong.
+    goes on where it was. The exit code is 0 when everything ran, whatever the verdicts; 1 when a part or the
+    measure of a claim failed; 2 when the command itself was wrong.
 
     [bold]torchtangent reproduce --all[/]
     [bold]torchtangent reproduce george2023 --only Fig3.6[/]
@@ -151,7 +185,8 @@ def reproduce(
     others = 0  # of entries that were not asked for, but read what is there now
     failed = False
     for item in studies:
-        console.print(f"[bold]{item.key}[/] {item.title} [bright_black]({scale.value} scale)[/]", highlight=False)
+        title = escape(item.title)
+        console.print(f"[bold]{item.key}[/] {title} [bright_black]({scale.value} scale)[/]", highlight=False)
         try:
             with ProgressListener(console, item) as listener:
                 outcome = run_study(
@@ -170,10 +205,12 @@ def reproduce(
         except KeyboardInterrupt as error:
             console.print("interrupted; the same command goes on where it was", highlight=False)
             raise typer.Exit(130) from error
-        failed |= bool(outcome.failed)
+        except Busy as error:
+            _stop(str(error))
+        failed |= bool(outcome.failed) | _say_broken(outcome.findings)
         for name in outcome.failed:
             if (trace := outcome.run.failed(name)).exists():
-                console.print(f"  [bright_black]traceback of {name}: {trace}[/]", highlight=False)
+                console.print(f"  [bright_black]traceback of {escape(f'{name}: {trace}')}[/]", highlight=False)
         findings += outcome.asked
         tested = [finding for finding in outcome.findings if finding.verdict in ("held", "did not hold")]
         others += sum(finding not in outcome.asked for finding in tested)
@@ -183,7 +220,7 @@ def reproduce(
             f"[bright_black]{others} claims of other entries read the same parts: the report has them, too[/]",
             highlight=False,
         )
-    console.print(f"[bright_black]torchtangent report {out}  makes the page[/]", highlight=False)
+    console.print(f"[bright_black]torchtangent report {escape(str(out))}  makes the page[/]", highlight=False)
     if failed:
         raise typer.Exit(1)
 
@@ -196,11 +233,11 @@ def report(
     """Make one self-contained HTML page of the results: verdicts, figures, how to remake them."""
     console = Console()
     try:
+        _found(runs or [Path("runs")])
         page.write(runs or [Path("runs")], out, lambda study: console.print(f"drawing {study.key} …", highlight=False))
     except FileNotFoundError as error:
-        Console(stderr=True).print(f"[red]{error}[/]")
-        raise typer.Exit(1) from error
-    console.print(f"{out} ({out.stat().st_size / 1024:.0f} KiB)", highlight=False)
+        _stop(str(error))
+    console.print(f"{escape(str(out))} ({out.stat().st_size / 1024:.0f} KiB)", highlight=False)
 
 
 @app.command()
@@ -210,14 +247,18 @@ def judge(
     """Judge the claims again from the arrays that are there; nothing is computed anew."""
     findings: list[Finding] = []
     roots = runs or [Path("runs")]
-    found = [run for root in roots for run in find_runs(root)]
+    found = _found(roots)
     if not found:
-        Console(stderr=True).print(f"[red]no results in {', '.join(map(str, roots))}[/]")
-        raise typer.Exit(1)
+        _stop(f"no results in {_listed(roots)}")
     for run in found:
         if run.study in registry():
-            findings += rejudge(registry()[run.study], run)
+            try:
+                findings += rejudge(registry()[run.study], run)
+            except Busy as error:
+                _stop(str(error))
     Console().print(tally([finding.verdict for finding in findings]), highlight=False)
+    if _say_broken(findings):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -248,9 +289,16 @@ def claims(
     """
     if into is not None and not as_markdown:
         raise typer.BadParameter("--into needs --markdown")
+    if as_json and as_markdown:
+        raise typer.BadParameter("--json or --markdown, not both")
     roots = runs or [Path("results")] if as_markdown else runs or [Path("runs"), Path("results")]
-    found = [run for root in roots for run in find_runs(root) if scale is None or run.scale == scale.value]
-    standings = {item.key: ledger.stand(item, found) for item in _studies(study)}
+    found = [run for run in _found(roots) if scale is None or run.scale == scale.value]
+    if as_markdown and not found:
+        _stop(f"no results in {_listed(roots)}: say with --runs where they are")
+    standings = {
+        item.key: ledger.stand(item, [f for run in found if run.study == item.key for f in verdicts(item, run)])
+        for item in _studies(study)
+    }
     console = Console()
     if as_json:
         listed = [

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from torchtangent.lab.claims import Verdict, count, show
+from torchtangent.lab.claims import Verdict, count, digits, show
 from torchtangent.lab.data import DataError
 from torchtangent.lab.ledger import COLUMNS, Line, Standing
 from torchtangent.lab.results import Record
@@ -53,10 +53,10 @@ class ProgressListener(Listener):
         self._progress.stop()
         if self._blocked:
             text = f"not begun, because a part they need failed: {', '.join(self._blocked)}"
-            self._console.print(f"  [red]✗[/] [bright_black]{text}[/]", highlight=False)
+            self._console.print(f"  [red]✗[/] [bright_black]{escape(text)}[/]", highlight=False)
 
     def started(self, part: Part) -> None:
-        self._tasks[part.name] = self._progress.add_task(f"{self._study.key} · {part.name}", total=None)
+        self._tasks[part.name] = self._progress.add_task(escape(f"{self._study.key} · {part.name}"), total=None)
 
     def stepped(self, part: Part, done: int, total: int | None) -> None:
         self._progress.update(self._tasks[part.name], completed=done, total=total)
@@ -64,7 +64,9 @@ class ProgressListener(Listener):
     def finished(self, part: Part, record: Record, *, kept: bool) -> None:
         self._drop(part)
         how = "kept" if kept else f"{record.seconds:.1f} s"
-        self._console.print(f"  [green]✓[/] {part.name} [bright_black]{how}[/]", highlight=False)
+        if kept and any("not checked" in said for said in record.data.values()):
+            how += ", from data that no published checksum vouches for"
+        self._console.print(f"  [green]✓[/] {escape(part.name)} [bright_black]{how}[/]", highlight=False)
 
     def failed(self, part: Part, error: Exception) -> None:
         self._drop(part)
@@ -74,11 +76,12 @@ class ProgressListener(Listener):
         text = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
         if isinstance(error, DataError) and self._said.setdefault(text, part.name) != part.name:
             text = f"needs the same files as {self._said[text]}"
-        self._console.print(f"  [red]✗[/] {part.name} [red]{escape(text)}[/]", highlight=False)
+        self._console.print(f"  [red]✗[/] {escape(part.name)} [red]{escape(text)}[/]", highlight=False)
 
     def passed_over(self, part: Part, error: Exception) -> None:
         self._drop(part)
-        self._console.print(f"  [yellow]–[/] {part.name} [bright_black]{escape(str(error))}[/]", highlight=False)
+        text = f"{escape(part.name)} [bright_black]{escape(str(error))}[/]"
+        self._console.print(f"  [yellow]–[/] {text}", highlight=False)
 
     def _drop(self, part: Part) -> None:
         if part.name in self._tasks:
@@ -120,7 +123,8 @@ def claims_table(standings: Iterable[Standing]) -> Table:
             table.add_row("", f"[bright_black]{escape(claim.note)}[/]")
         for scale, finding in standing.tested.items():
             verdict = f"[{COLORS[finding.verdict]}]{finding.verdict}[/]"
-            table.add_row("", f"[bright_black]{scale} scale[/]  {verdict}  {escape(show(finding.measured))}")
+            measured = show(finding.measured, digits(claim.rule, finding))
+            table.add_row("", f"[bright_black]{scale} scale[/]  {verdict}  {escape(measured)}")
         if not standing.tested:
             table.add_row("", f"[{COLORS[standing.verdict]}]not tested ({escape(standing.reason)})[/]")
     return table

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchtangent.lab.claims import Claim, Finding, Verdict
-from torchtangent.lab.results import Run
 from torchtangent.lab.study import Study
 
 LARGEST_FIRST = ("paper", "smoke", "test")
@@ -85,16 +84,13 @@ class Line:
         return (self.name, *map(str, numbers), self.reasons)
 
 
-def stand(study: Study, runs: Iterable[Run]) -> list[Standing]:
-    """Every claim of a study with what the runs found; of two at one scale the first that tested a claim counts."""
+def stand(study: Study, findings: Iterable[Finding]) -> list[Standing]:
+    """Every claim of a study with what its runs found; of two at one scale the first that tested a claim counts."""
     found: dict[tuple[str, str], dict[str, Finding]] = {}
-    for run in runs:
-        if run.study != study.key:
-            continue
-        for finding in run.read_claims():
-            mine = found.setdefault((finding.id, finding.name), {})
-            if run.scale not in mine or mine[run.scale].verdict == UNTESTED:
-                mine[run.scale] = finding
+    for finding in findings:
+        mine = found.setdefault((finding.id, finding.name), {})
+        if finding.scale not in mine or mine[finding.scale].verdict == UNTESTED:
+            mine[finding.scale] = finding
     standings = []
     for claim in study.claims:
         mine = found.get((claim.id, claim.name), {})

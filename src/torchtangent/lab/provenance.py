@@ -12,14 +12,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from functools import cache
-from importlib.util import resolve_name
+from functools import cache, partial
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import module_from_spec, resolve_name
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
+
+from torchtangent import __version__
 
 
 def digest(data: Any) -> str:
@@ -28,17 +31,32 @@ def digest(data: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+_LAB = "torchtangent.lab"
+_MACHINERY = {f"{_LAB}.{name}" for name in ("claims", "rules", "runner", "study", "style")}
+"""What a recipe imports of the lab that does not compute its arrays."""
+
+
 def sources(run: Callable[..., Any]) -> dict[str, str]:
-    """The code of a part: the module that it stands in, and those of the same study that this one uses."""
+    """The code of a part: the module it stands in, and what this one uses of the same study and of the lab.
+
+    Of a `functools.partial` the arguments belong to it, too.
+    """
     found: dict[str, ModuleType] = {}
-    first = inspect.getmodule(run)
-    left = [] if first is None else [first]
+    functions, left, given = [run], list[ModuleType](), list[str]()
+    for function in functions:  # which grows
+        if isinstance(function, partial):
+            values = [*function.args, *function.keywords.values()]
+            functions += [function.func, *filter(callable, values)]
+            given += [*function.keywords, *(getattr(value, "__qualname__", repr(value)) for value in values)]
+        elif module := inspect.getmodule(function):
+            left.append(module)
     while left:
         module = left.pop()
         if module.__name__ not in found:
             found[module.__name__] = module
-            left += [m for m in _imported(module) if _study_of(m) == _study_of(module) != ""]
-    return {name: _source(module) for name, module in sorted(found.items())}
+            left += [m for m in _imported(module) if _study_of(m) in (_study_of(module), _LAB) and _study_of(m)]
+    code = {name: _source(module) for name, module in sorted(found.items())}
+    return code | ({"arguments": repr(given)} if given else {})
 
 
 def _source(module: ModuleType) -> str:
@@ -50,24 +68,52 @@ def _source(module: ModuleType) -> str:
 
 def _imported(module: ModuleType) -> Iterator[ModuleType]:
     """The modules that a module's import statements name."""
-    for node in ast.walk(ast.parse(_source(module))):
-        names: list[str] = []
+    for name in _names(_source(module), module.__package__ or ""):
+        if found := sys.modules.get(name) or _unread(name, module):
+            yield found
+
+
+@cache
+def _names(source: str, package: str) -> list[str]:
+    """What import statements name: modules, or something in them."""
+    names: dict[str, None] = {}
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            names |= dict.fromkeys(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = resolve_name("." * node.level + (node.module or ""), module.__package__ or "")
-            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
-        yield from (sys.modules[name] for name in names if name in sys.modules)
+            base = resolve_name("." * node.level + (node.module or ""), package)
+            names |= dict.fromkeys([base, *(f"{base}.{alias.name}" for alias in node.names)])
+    return list(names)
+
+
+def _unread(name: str, user: ModuleType) -> ModuleType | None:
+    """A module of the same package or folder that was not imported yet, and is not now: its code can be read."""
+    if name.split(".")[0] != user.__name__.split(".")[0] and (user.__package__ or "." in name):
+        return None
+    spec = _spec(name)
+    return module_from_spec(spec) if spec and (spec.origin or "").endswith(".py") else None
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    """Where a module is, found without importing the packages around it."""
+    if name in sys.modules:
+        return sys.modules[name].__spec__
+    package = name.rpartition(".")[0]
+    if not package:
+        return PathFinder.find_spec(name)
+    inside = _spec(package)
+    folders = inside.submodule_search_locations if inside else None
+    return PathFinder.find_spec(name, folders) if folders else None
 
 
 def _study_of(module: ModuleType) -> str:
-    """The package of a study that a module belongs to, or else its own package or folder; none for this library."""
+    """The package of a study that a module belongs to, or else its own package or folder; of this library: the lab."""
     inside, _, rest = module.__name__.partition(".recipes.")
     if rest:
         return f"{inside}.recipes.{rest.split('.')[0]}"
     top = module.__name__.split(".")[0]
     if top == "torchtangent":
-        return ""
+        return _LAB if module.__name__.startswith(f"{_LAB}.") and module.__name__ not in _MACHINERY else ""
     file = getattr(module, "__file__", None)  # none of what is built into Python
     return top if module.__package__ else "" if file is None else str(Path(file).parent)
 
@@ -86,7 +132,7 @@ def commit() -> str | None:
     """
 
     def git(*arguments: str) -> str | None:
-        here = Path(__file__).parent
+        here = Path(__file__).parents[1]
         try:
             done = subprocess.run(
                 ["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=False
@@ -105,7 +151,7 @@ def commit() -> str | None:
 def processor() -> str:
     """The processor's name as the system gives it."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -117,6 +163,7 @@ def describe(device: torch.device, jobs: int = 1) -> dict[str, Any]:
     accelerator = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
     return {
         "commit": commit(),
+        "torchtangent": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,

@@ -11,21 +11,24 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import jinja2
 from markupsafe import Markup, escape
 
 from torchtangent.lab import style
-from torchtangent.lab.claims import VERDICTS, Verdict, count, show
+from torchtangent.lab.claims import VERDICTS, Verdict, count, digits, show
+from torchtangent.lab.judging import any_code, verdicts
 from torchtangent.lab.ledger import LARGEST_FIRST, UNTESTED, Line, Standing, stand, summarize
 from torchtangent.lab.recipes import registry
-from torchtangent.lab.results import Record, Run, elapsed, find_runs
+from torchtangent.lab.results import Record, Run, elapsed, find_runs, replace_file
 from torchtangent.lab.rules import number
 from torchtangent.lab.study import Aim, Entry, Scale, Study, plain
 
+T = TypeVar("T")
 MARKS: dict[Verdict, str] = {"held": "✓", "did not hold": "✗", "not tested at this scale": "○"}
 SLUGS: dict[Verdict, str] = {"held": "held", "did not hold": "failed", "not tested at this scale": "untested"}
 
@@ -34,7 +37,8 @@ SLUGS: dict[Verdict, str] = {"held": "held", "did not hold": "failed", "not test
 class View:
     """An entry at one scale: what was run, its plots and tables, and how to make them again.
 
-    `waiting` names the parts that are not there; then there are no plots, and tables show what there is.
+    `waiting` names the parts that are not there; then there are no plots, and tables show what there is. `broken` says
+    what could not be shown, because the code that draws or describes it raised.
     """
 
     scale: str
@@ -43,6 +47,7 @@ class View:
     plots: Sequence[str]
     tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]]  # title, columns, rows
     waiting: Sequence[str]
+    broken: Sequence[str]
     seconds: float
     device: str
     command: str
@@ -131,28 +136,43 @@ def _numbered(i: int) -> View | None:
 def _view(study: Study, entry: Entry, run: Run) -> View | None:
     """Draw an entry from its arrays; None if there is nothing to show of it."""
     config = study.configuration(cast(Scale, run.scale))
-    records = {part: record for part in entry.parts if (record := run.record(part))}
-    whole = len(records) == len(entry.parts) and entry.id in (run.manifest() or {"entries": ()})["entries"]
-    if not whole:  # of tables, show what there is
-        records = {part: record for part, record in records.items() if entry.tables and record.config == config[part]}
-        if not records:
-            return None
-    config |= {part: config[part] | dict(record.config) for part, record in records.items()}
+    keys = any_code(study, config)
+    records = {part: record for part in entry.parts if (record := run.record(part, keys[part].digest))}
+    whole = len(records) == len(entry.parts)
+    if not whole and not (records and entry.tables):  # of tables, show what there is
+        return None
     readable = {part: {key: _readable(key, value) for key, value in values.items()} for part, values in config.items()}
     arrays = run.load(list(records))
-    plots = []
-    if whole:
-        with style.applied():
-            for i, panel in enumerate(entry.panels):
-                name = f"{study.key}-{run.scale}-{entry.slug}-{i}"
-                plots.append(style.to_svg(panel.draw(arrays), name, panel.alt))
+    broken: list[str] = []
+
+    def shown(what: str, make: Callable[[], T]) -> list[T]:
+        try:
+            return [make()]
+        except Exception as error:  # the page is none the worse for it
+            broken.append(f"{what} ({type(error).__name__}: {error})")
+            return []
+
+    def plot(i: int) -> str:
+        panel = entry.panels[i]
+        return style.to_svg(panel.draw(arrays), f"{study.key}-{run.scale}-{entry.slug}-{i}", panel.alt)
+
+    with style.applied():
+        plots = [
+            one for i in range(len(entry.panels) if whole else 0) for one in shown(f"plot {i + 1}", partial(plot, i))
+        ]
+    tables = [
+        (table.title, table.columns, rows)
+        for table in entry.tables
+        for rows in shown(f"the table {table.title!r}", partial(table.cells, arrays))
+    ]
     return View(
         scale=run.scale,
-        setup=entry.setup.format_map(readable),
-        caption=entry.caption.format_map(readable) if whole else "",
+        setup="".join(shown("what is run", partial(entry.setup.format_map, readable))),
+        caption="".join(shown("the caption", partial(entry.caption.format_map, readable))) if whole else "",
         plots=plots,
-        tables=[(table.title, table.columns, table.cells(arrays)) for table in entry.tables],
+        tables=tables,
         waiting=[part for part in entry.parts if part not in records],
+        broken=broken,
         seconds=elapsed(records.values()),
         device=", ".join(dict.fromkeys(record.provenance["device"] for record in records.values())),
         command=f"torchtangent reproduce {study.key} --scale {run.scale} --only {entry.slug}",
@@ -184,7 +204,7 @@ def _making(study: Study, run: Run) -> Making:
 
 def _chapter(study: Study, runs: Sequence[Run]) -> Chapter:
     """Everything of a study's runs, of which there is one for each scale."""
-    standings = stand(study, runs)
+    standings = stand(study, [finding for run in runs for finding in verdicts(study, run)])
     wanted = [(study, entry, run) for entry in study.entries for run in runs]
     drawn: dict[str, list[View]] = {}
     for (_, entry, _), view in zip(wanted, _views(wanted), strict=True):
@@ -242,12 +262,14 @@ def build(roots: Sequence[Path], told: Callable[[Study], object] = lambda study:
     if not runs:
         raise FileNotFoundError(f"no results in {', '.join(map(str, roots))}: run `torchtangent reproduce` first")
     found = {key: _chosen(run for run in runs if run.study == key) for key in registry()}
-    chapters = []
+    chapters = {}
     for key, mine in found.items():
         if mine:
             told(registry()[key])
-            chapters.append(_chapter(registry()[key], mine))
-    lines = summarize({key: stand(registry()[key], mine) for key, mine in found.items()})
+            chapters[key] = _chapter(registry()[key], mine)
+    lines = summarize(
+        {key: chapters[key].line.standings if key in chapters else stand(registry()[key], []) for key in found}
+    )
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("torchtangent.lab"),
         autoescape=True,
@@ -257,22 +279,22 @@ def build(roots: Sequence[Path], told: Callable[[Study], object] = lambda study:
     )
     environment.filters.update(show=show, seconds=show_seconds, number=number, tally=count, maths=maths, plain=plain)
     page = environment.get_template("report.html").render(
-        chapters=chapters,
+        chapters=list(chapters.values()),
         lines=lines,
         counts=count(standing.verdict for standing in lines[-1].standings),
         verdicts=VERDICTS,
         untested=UNTESTED,
         marks=MARKS,
         slugs=SLUGS,
+        digits=digits,
     )
     return style.share_glyphs(page)
 
 
 def write(roots: Sequence[Path], out: Path, told: Callable[[Study], object] = lambda study: None) -> None:
-    """Build the page and write it."""
-    page = build(roots, told)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(page, encoding="utf-8")
+    """Build the page and write it, in the place of the one that is there."""
+    page = build(roots, told).encode()
+    replace_file(out, lambda file: file.write(page))
 
 
 def maths(text: str) -> Markup:

@@ -4,11 +4,13 @@
         config.json           the full configuration
         parts/<part>.npz      the arrays of a part (no pickle)
         parts/<part>.json     written after them: digest, checksum, seconds, provenance
-        claims.json           the verdicts, a list of objects
-        manifest.json         written last: what is whole
+        claims.json           the verdicts, a list of objects, for other programs: ours judge the arrays
+        manifest.json         written last: what is whole; gone as soon as an array changes
+        failed/<part>.txt     the traceback of a part that failed
 
 Every file is written aside and renamed, so that what is there is whole; a part counts only when its
-`.json` is there, belongs to the present configuration and names the checksum of the `.npz`.
+`.json` is there, belongs to the present configuration and names the checksum of the `.npz`. One process
+at a time writes to the folder.
 """
 
 from __future__ import annotations
@@ -16,21 +18,31 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
 
 import numpy as np
 
 from torchtangent.lab.claims import Finding
 from torchtangent.lab.provenance import checksum
-from torchtangent.lab.study import Arrays
+from torchtangent.lab.study import Arrays, Scale, is_file_name
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 SCHEMA = "torchtangent-run-1"
 
 
-def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
+class Busy(RuntimeError):
+    """Another process writes to the same folder."""
+
+
+def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file aside, then rename it: readers see the old one or the whole new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -47,14 +59,14 @@ def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
 def write_json(path: Path, data: Any) -> None:
     """Write plain data as JSON, atomically."""
     text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    _replace(path, lambda file: file.write(text.encode()))
+    replace_file(path, lambda file: file.write(text.encode()))
 
 
 def read_json(path: Path) -> Any:
     """The data in a JSON file, or None if there is no such file or it is not JSON."""
     try:
-        return json.loads(path.read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
         return None
 
 
@@ -70,6 +82,7 @@ class Record:
     config: Mapping[str, Any]
     provenance: Mapping[str, Any]
     data: Mapping[str, str]
+    needs: Mapping[str, str] = field(default_factory=dict)  # the checksums of what it was computed from; old ones: none
 
 
 def elapsed(records: Iterable[Record]) -> float:
@@ -117,15 +130,50 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within, no other process works here, where the system has locks.
+
+        Raises:
+            Busy: One does.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if fcntl is None:
+            yield
+            return
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise Busy(f"another process works in {self.folder}: wait for it, or choose another folder") from error
+            except OSError:  # a file system without locks
+                pass
+            yield
+        finally:
+            os.close(handle)
+
     def record(self, part: str, digest: str | None = None, code: str | None = None) -> Record | None:
-        """The record of a part if it is whole, and made by this configuration and code where they are given."""
-        data = read_json(self._json(part))
-        if data is None or digest not in (None, data["digest"]) or code not in (None, data["code"]):
+        """The record of a part if it is whole, and made by this configuration and code where they are given.
+
+        It is whole if its arrays are those that it names, and those it was computed from have not changed since.
+        """
+        record, npz = self.said(part), self._npz(part)
+        if record is None or digest not in (None, record.digest) or code not in (None, record.code):
             return None
-        npz = self._npz(part)
-        if not npz.exists() or checksum(npz) != data["sha256"]:
+        if not npz.exists() or checksum(npz) != record.sha256:
             return None
-        return Record(part=part, **data)
+        for name, sha256 in record.needs.items():
+            if (now := self.said(name)) is not None and now.sha256 != sha256:
+                return None
+        return record
+
+    def said(self, part: str) -> Record | None:
+        """What stands in a part's file, whether its arrays are whole or not; None if that is no record."""
+        try:
+            return Record(part=part, **read_json(self._json(part)))
+        except TypeError:
+            return None
 
     def save(self, part: str, arrays: Mapping[str, Any], **record: Any) -> Record:
         """Keep a finished part: first its arrays, then the record that makes them count."""
@@ -135,29 +183,33 @@ class Run:
             raise TypeError(
                 f"part {part!r} returned arrays of objects, which only pickle can store: {', '.join(objects)}"
             )
-        self.discard(part)
-        self.failed(part).unlink(missing_ok=True)
-        _replace(self._npz(part), lambda file: np.savez_compressed(file, allow_pickle=False, **plain))
+        if wrong := [name for name in plain if not is_file_name(name) or name in ("file", "allow_pickle")]:
+            raise ValueError(f"part {part!r} returned arrays with names that cannot be stored: {', '.join(wrong)}")
+        (self.folder / "manifest.json").unlink(missing_ok=True)
+        replace_file(self._npz(part), lambda file: np.savez_compressed(file, allow_pickle=False, **plain))
         fields = {**record, "sha256": checksum(self._npz(part))}
         write_json(self._json(part), fields)
+        self.failed(part).unlink(missing_ok=True)
         return Record(part=part, **fields)
 
     def failed(self, part: str) -> Path:
         """Where the traceback is of a part that failed."""
         return self.folder / "failed" / f"{part}.txt"
 
-    def discard(self, part: str) -> None:
-        """Forget a part, and that the run was whole."""
-        (self.folder / "manifest.json").unlink(missing_ok=True)
-        self._json(part).unlink(missing_ok=True)
-        self._npz(part).unlink(missing_ok=True)
+    def write_failure(self, part: str, text: str) -> None:
+        """Keep why a part failed."""
+        path = self.failed(part)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
-    def load(self, parts: Sequence[str]) -> Arrays:
-        """The arrays of finished parts."""
+    def load(self, parts: Sequence[str], *, writable: bool = False) -> Arrays:
+        """The arrays of finished parts; unless said otherwise nobody can write to them, since many look at them."""
         loaded = {}
         for part in parts:
             with np.load(self._npz(part), allow_pickle=False) as file:
                 loaded[part] = {name: file[name] for name in file.files}
+            for array in loaded[part].values():
+                array.setflags(write=writable)
         return Arrays(loaded)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
@@ -171,8 +223,18 @@ class Run:
             write_json(folder / "claims.json", [finding.as_json() for finding in findings])
 
     def read_claims(self) -> list[Finding]:
-        """The verdicts; an empty list if nothing was judged yet."""
-        return [Finding.from_json(item) for item in read_json(self.folder / "claims.json") or []]
+        """The verdicts when the run was last judged; an empty list if it never was.
+
+        Raises:
+            ValueError: The file is damaged.
+        """
+        path = self.folder / "claims.json"
+        if not path.exists():
+            return []
+        try:
+            return [Finding.from_json(item) for item in read_json(path)]
+        except (TypeError, KeyError, ValueError) as error:
+            raise ValueError(f"{path} is damaged: write it again with `torchtangent judge {self.folder}`") from error
 
     def write_manifest(self, entries: Sequence[str], missing: Sequence[str]) -> None:
         """Say what is whole; the last file of a run to be written."""
@@ -189,15 +251,19 @@ class Run:
         }
         write_json(self.folder / "manifest.json", manifest)
 
-    def manifest(self) -> Mapping[str, Any] | None:
-        """What `write_manifest` said, or None if the run never came to its end."""
-        data = read_json(self.folder / "manifest.json")
-        return data if data and data.get("schema") == SCHEMA else None
-
 
 def find_runs(root: Path) -> Iterator[Run]:
-    """Every run below a folder, the largest scale of a study first."""
-    folders = {path.parent for path in root.rglob("config.json")}
-    for folder in sorted(folders, key=lambda path: (path.parent.name, path.name)):
-        if (folder / "parts").is_dir():
-            yield Run(folder)
+    """Every run below a folder, also where links lead, the largest scale of a study first."""
+    folders, seen = list[Path](), set[str]()
+    left = [os.path.abspath(root)]
+    for top in left:  # which grows: links are followed after all else, to where nobody has been yet
+        for path, below, files in os.walk(top):
+            if os.path.realpath(path) in seen:
+                below.clear()
+                continue
+            seen.add(os.path.realpath(path))
+            below.sort()
+            left += [link for name in below if os.path.islink(link := os.path.join(path, name))]
+            if "config.json" in files and "parts" in below and os.path.basename(path) in get_args(Scale):
+                folders.append(Path(path))
+    yield from map(Run, sorted(folders, key=lambda path: (path.parent.name, path.name)))

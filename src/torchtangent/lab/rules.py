@@ -11,22 +11,31 @@ Measured = float | Mapping[str, float]
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def number(value: float) -> str:
+def number(value: float, digits: int = 3) -> str:
     """A number as a reader wants it: three significant digits, powers of ten written out.
 
     >>> number(0.09657), number(12.0), number(-0.5), number(8.88e-16), number(0.0)
     ('0.0966', '12', '−0.5', '8.9 × 10⁻¹⁶', '0')
-    >>> number(1e-10), number(45432), number(float("-inf"))
-    ('10⁻¹⁰', '45,400', '−∞')
+    >>> number(1e-10), number(45432), number(float("-inf")), number(0.09657, 4)
+    ('10⁻¹⁰', '45,400', '−∞', '0.09657')
     """
     if not 0 < abs(value) < float("inf"):
         return f"{value:g}".replace("-", "−").replace("inf", "∞")
-    if 1e-3 <= abs(value) < 1e5:
-        shown = float(f"{value:.3g}")
-        return f"{shown:,.0f}".replace("-", "−") if abs(shown) >= 1000 else f"{shown:g}".replace("-", "−")
-    mantissa, _, exponent = f"{value:.1e}".partition("e")
+    if _plain(value):
+        return f"{rounded(value, digits):,.15g}".replace("-", "−")
+    mantissa, _, exponent = f"{value:.{digits - 2}e}".partition("e")
     power = "10" + str(int(exponent)).translate(_SUPERSCRIPTS)
-    return power if mantissa == "1.0" else f"{mantissa.replace('-', '−')} × {power}"
+    return power if float(mantissa) == 1 else f"{mantissa.replace('-', '−')} × {power}"
+
+
+def rounded(value: float, digits: int) -> float:
+    """The value that `number` shows."""
+    return float(f"{value:.{digits if _plain(value) else digits - 1}g}")
+
+
+def _plain(value: float) -> bool:
+    """Whether a number is written without a power of ten."""
+    return 1e-3 <= abs(value) < 1e5
 
 
 class Rule(ABC):

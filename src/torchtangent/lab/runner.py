@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from copy import deepcopy
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from threadpoolctl import threadpool_limits
 
 from torchtangent.kernel.job import FRACTION
 from torchtangent.lab import data as datasets
-from torchtangent.lab.claims import Finding, judge, not_run
-from torchtangent.lab.provenance import describe, digest, sources
-from torchtangent.lab.results import Record, Run, elapsed
+from torchtangent.lab.claims import Finding
+from torchtangent.lab.judging import Key, any_code, counted, part_keys, settle
+from torchtangent.lab.provenance import checksum, describe
+from torchtangent.lab.results import Record, Run
 from torchtangent.lab.study import Arrays, Entry, Part, Scale, Study
 from torchtangent.lab.workers import Apart, Here, Report, silent
 
@@ -64,7 +67,7 @@ class Context:
         """The arrays of a part this one needs."""
         if part not in self.part.needs:
             raise ValueError(f"part {self.part.name!r} reads {part!r} but does not list it in `needs`")
-        return self.run.load([part])
+        return self.run.load([part], writable=True)
 
     def data(self, name: str) -> datasets.Dataset:
         """A data set; its checksums go into the record."""
@@ -120,26 +123,6 @@ class Outcome:
         return [finding for finding in self.findings if finding.id in ids]
 
 
-@dataclass(frozen=True)
-class Key:
-    """What a part's arrays depend on: its configuration, and the code (None: any version will do)."""
-
-    digest: str
-    code: str | None
-
-
-def part_keys(study: Study, config: Mapping[str, Mapping[str, Any]]) -> dict[str, Key]:
-    """The key of every part. Those of the parts it needs go into it; the library's own code does not."""
-    keys: dict[str, Key] = {}
-    for part in study.parts:
-        needs = [keys[name] for name in part.needs]
-        keys[part.name] = Key(
-            digest([config[part.name], [key.digest for key in needs]]),
-            digest([sources(part.run), [key.code for key in needs]]),
-        )
-    return keys
-
-
 def reproduce(
     study: Study,
     scale: Scale,
@@ -172,7 +155,11 @@ def reproduce(
 
     Returns:
         What was computed, what was kept, what failed, what was passed over because its data are got by hand, and the
-        verdicts. A part that fails does not stop the others: those that need it fail with it.
+        verdicts. A part that fails does not stop the others: those that need it fail with it. Arrays that are there
+        stay until new ones take their place.
+
+    Raises:
+        Busy: Another process works in the run's folder.
     """
     if jobs < 1:
         raise ValueError(f"jobs={jobs}: at least one part has to run at a time.")
@@ -184,37 +171,35 @@ def reproduce(
     entries = [study.find(name) for name in only] or [e for e in study.entries if long or not study.is_long(e)]
     outcome = Outcome(run, entries)
     keys = part_keys(study, config)
-    if reuse:
-        keys = {name: replace(key, code=None) for name, key in keys.items()}
-    run.write_config(config)
-    left: list[Part] = []
-    for part in study.closure([name for entry in entries for name in entry.parts]):
-        record = None if fresh else _kept(run, part.name, keys)
-        if record is None:
-            left.append(part)
-        else:
-            outcome.kept.append(part.name)
-            listener.finished(part, record, kept=True)
+    wanted = any_code(study, config) if reuse else keys
+
+    def kept(part: Part) -> Record | None:
+        record = None if fresh else counted(run, part.name, wanted)
+        return record if record and _same_data(record, data_root) else None
 
     def work(part: Part) -> partial[Record]:
         context = Context(part, config[part.name], torch.device(device), run, data_root)
-        return partial(_compute, context, part_keys(study, config)[part.name], scale, jobs)
+        return partial(_compute, context, keys[part.name], scale, jobs)
 
     memory = FRACTION.get(torch.device(device).type, 0.5)
-    _run(left, work, outcome, listener, Here() if jobs == 1 else Apart(jobs, memory))
-    outcome.findings = settle(study, run, scale, keys)
+    parts = study.closure([name for entry in entries for name in entry.parts])
+    with run.alone():
+        run.write_config(config)
+        _run(parts, kept, work, outcome, listener, Here() if jobs == 1 else Apart(jobs, memory))
+        outcome.findings = settle(study, run, wanted)
     return outcome
 
 
 def _run(
-    left: list[Part],
+    parts: Sequence[Part],
+    kept: Callable[[Part], Record | None],
     work: Callable[[Part], Callable[[Report], Record]],
     outcome: Outcome,
     listener: Listener,
     workers: Here | Apart,
 ) -> None:
-    """Run parts, each as soon as what it needs is there and a worker is free; one that fails costs only its own."""
-    left, running = list(left), dict[str, Part]()
+    """Keep or run parts, as soon as what they need is there and a worker is free; one that fails costs only its own."""
+    left, running = list(parts), dict[str, Part]()
     try:
         while left or running:
             for part in [*left]:
@@ -223,6 +208,10 @@ def _run(
                 if any(name in running or name in [other.name for other in left] for name in part.needs):
                     continue
                 left.remove(part)
+                if (record := kept(part)) is not None:
+                    outcome.kept.append(part.name)
+                    listener.finished(part, record, kept=True)
+                    continue
                 blocked = [name for name in part.needs if name in outcome.failed]
                 if blocked:
                     _note(part, NeedFailed(f"needs {', '.join(blocked)}, which failed"), outcome, listener)
@@ -242,13 +231,19 @@ def _note(part: Part, result: Record | Exception, outcome: Outcome, listener: Li
         outcome.computed.append(part.name)
         listener.finished(part, result, kept=False)
         return
-    outcome.run.discard(part.name)
-    if part.by_hand and isinstance(result, datasets.DataError):
+    if _only_by_hand(part, result):
         outcome.passed_over[part.name] = result
         listener.passed_over(part, result)
-    else:
-        outcome.failed[part.name] = result
-        listener.failed(part, result)
+        return
+    if not isinstance(result, NeedFailed) and not outcome.run.failed(part.name).exists():  # such as one that was killed
+        outcome.run.write_failure(part.name, f"{type(result).__name__}: {result}")
+    outcome.failed[part.name] = result
+    listener.failed(part, result)
+
+
+def _only_by_hand(part: Part, error: Exception) -> bool:
+    """Whether a part failed for want of data that only their owners give."""
+    return bool(part.by_hand) and isinstance(error, datasets.DataError)
 
 
 @contextmanager
@@ -266,29 +261,37 @@ def _threads(scale: Scale) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _kept(run: Run, part: str, keys: Mapping[str, Key]) -> Record | None:
-    """The record of a part that is there, whole, and has the right key."""
-    return run.record(part, keys[part].digest, keys[part].code)
+def _same_data(record: Record, root: Path | None) -> bool:
+    """Whether files that no published checksum vouches for are still what they were; those not here are taken so."""
+    folder = root or Path(os.environ.get(datasets.ENVIRONMENT, ""))
+    return all(
+        checksum(folder / name) in said
+        for name, said in record.data.items()
+        if said.startswith("sha256") and (folder / name).is_file()
+    )
 
 
 def _compute(context: Context, key: Key, scale: Scale, jobs: int, report: Report) -> Record:
     """Run one part and keep its arrays."""
-    part, context.report = context.part, report
-    context.run.discard(part.name)
+    part, run, context.report = context.part, context.run, report
+    config, context.config = context.config, deepcopy(context.config)  # a part may write to its own
+    needs = {name: record.sha256 for name in part.needs if (record := run.said(name))}
+    run.failed(part.name).unlink(missing_ok=True)
     start = time.perf_counter()
     with _threads(scale):
         arrays = _arrays(context)
         seconds = round(time.perf_counter() - start, 3)
         provenance = describe(context.device, jobs)
-    return context.run.save(
+    return run.save(
         part.name,
         arrays,
         digest=key.digest,
         code=key.code,
         seconds=seconds,
-        config=dict(context.config),
+        config=dict(config),
         provenance=provenance,
         data=context.checksums,
+        needs=needs,
     )
 
 
@@ -298,46 +301,11 @@ def _arrays(context: Context) -> Mapping[str, Any]:
         arrays = context.part.run(context)
         if not isinstance(arrays, Mapping):
             raise TypeError(f"a part returns a dict of arrays, this one a {type(arrays).__name__}")
-    except Exception:
-        path = context.run.failed(context.part.name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(traceback.format_exc())
+    except SystemExit as error:  # else it would end the command, as if all had gone well
+        context.run.write_failure(context.part.name, traceback.format_exc())
+        raise RuntimeError(f"the part ended its process (exit code {error.code})") from error
+    except Exception as error:
+        if not _only_by_hand(context.part, error):
+            context.run.write_failure(context.part.name, traceback.format_exc())
         raise
     return arrays
-
-
-def rejudge(study: Study, run: Run) -> list[Finding]:
-    """Judge a run's claims from its arrays, whatever version of the code made them."""
-    scale = cast(Scale, run.scale)
-    config = study.configuration(scale)
-    run.write_config(config)
-    keys = {name: replace(key, code=None) for name, key in part_keys(study, config).items()}
-    return settle(study, run, scale, keys)
-
-
-def settle(study: Study, run: Run, scale: Scale, keys: Mapping[str, Key]) -> list[Finding]:
-    """Judge every entry whose parts are whole, then write the claims and, last, the manifest."""
-    findings: list[Finding] = []
-    whole: list[str] = []
-    missing: list[str] = []
-    for entry in study.entries:
-        judged = _judge_entry(study, entry, run, scale, keys)
-        (whole if judged is not None else missing).append(entry.id)
-        if judged is None:
-            by_hand = {study.part(name).by_hand for name in entry.parts} - {""}
-            reason = f"needs {' and '.join(sorted(by_hand))}" if by_hand else "not run"
-            judged = [not_run(claim, study=study.key, scale=scale, reason=reason) for claim in study.claims_of(entry)]
-        findings.extend(judged)
-    run.write_claims(findings)
-    run.write_manifest(whole, missing)
-    return findings
-
-
-def _judge_entry(study: Study, entry: Entry, run: Run, scale: Scale, keys: Mapping[str, Key]) -> list[Finding] | None:
-    """The verdicts of an entry, or None if a part of it is not whole."""
-    records = [_kept(run, name, keys) for name in entry.parts]
-    if not all(records):
-        return None
-    seconds = round(elapsed(record for record in records if record), 3)
-    arrays = run.load(entry.parts)
-    return [judge(claim, arrays, study=study.key, scale=scale, seconds=seconds) for claim in study.claims_of(entry)]

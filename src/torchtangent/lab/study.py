@@ -191,6 +191,15 @@ class Study:
         parts, ids = [part.name for part in self.parts], [entry.id for entry in self.entries]
         wrong = [f"part {name!r} is there twice" for name in parts if parts.count(name) > 1]
         wrong += [f"entry {name!r} is there twice" for name in ids if ids.count(name) > 1]
+        slugs = [entry.slug.lower() for entry in self.entries]
+        wrong += [
+            f"entry {name!r} cannot be told from another on the command line"
+            for name, slug in zip(ids, slugs, strict=True)
+            if slugs.count(slug) > ids.count(name)
+        ]
+        claims = [(claim.id, claim.name) for claim in self.claims]
+        wrong += [f"claim {name!r} of {id!r} is there twice" for id, name in claims if claims.count((id, name)) > 1]
+        wrong += [f"part {name!r} cannot name a file" for name in parts if not is_file_name(name)]
         for i, part in enumerate(self.parts):
             wrong += [
                 f"part {part.name!r} needs {n!r}, which is no part before it" for n in part.needs if n not in parts[:i]
@@ -242,6 +251,15 @@ def _cell(value: Any) -> str:
     if value is None:
         return "–"
     return value if isinstance(value, str) else number(float(value))
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a name may stand in a folder, and leads nowhere else.
+
+    >>> is_file_name("noise-a1"), is_file_name("../noise"), is_file_name("")
+    (True, False, False)
+    """
+    return name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
 def plain(text: str) -> str:

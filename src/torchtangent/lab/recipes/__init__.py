@@ -20,14 +20,15 @@ def registry() -> dict[str, Study]:
     found: dict[str, Study] = {}
     for package in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
         if package.ispkg:
-            found[package.name] = importlib.import_module(f"{__name__}.{package.name}.recipe").STUDY
+            study = importlib.import_module(f"{__name__}.{package.name}.recipe").STUDY
+            found[study.key] = study
     for point in entry_points(group="torchtangent.studies"):
         try:
-            found[point.value] = point.load()
+            study = point.load()
+            if not isinstance(study, Study):
+                raise TypeError(f"it is a {type(study).__name__}, not a Study")
+            if found.setdefault(study.key, study) is not study:
+                raise ValueError(f"another study has the key {study.key!r}, choose another")
         except Exception as error:  # of someone else: the other studies are none the worse for it
             warn(f"The study {point.value} cannot be loaded and is left out: {type(error).__name__}: {error}")
-    studies: dict[str, Study] = {}
-    for name, study in found.items():
-        if studies.setdefault(study.key, study) is not study:
-            raise ValueError(f"Two studies have the key {study.key!r}; that of {name} needs another.")
-    return studies
+    return found
