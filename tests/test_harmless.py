@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -225,16 +227,22 @@ def snapshot(model: nn.Module) -> dict[str, Any]:
     state["default dtype"] = torch.get_default_dtype()
     state["threads"] = torch.get_num_threads()
     state["deterministic"] = torch.are_deterministic_algorithms_enabled()
-    state["mkldnn"] = torch.backends.mkldnn.enabled
-    state["sdp"] = (
-        torch.backends.cuda.flash_sdp_enabled(),
-        torch.backends.cuda.mem_efficient_sdp_enabled(),
-        torch.backends.cuda.math_sdp_enabled(),
-    )
-    state["tf32"] = (torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision)
     state["anomaly"] = torch.is_anomaly_enabled()
     state["warning filters"] = list(warnings.filters)
-    return state
+    return state | switches()
+
+
+def switches() -> dict[str, Any]:
+    """What torch does in the whole process."""
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+    return {
+        "mkldnn": torch.backends.mkldnn.enabled,
+        "cudnn": cudnn.enabled,
+        "attention": torch.backends.mha.get_fastpath_enabled(),
+        "sdp": (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()),
+        "cudnn sdp": cuda.cudnn_sdp_enabled(),
+        "tf32": (cuda.matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision),
+    }
 
 
 def assert_unchanged(before: dict[str, Any], model: nn.Module) -> None:
@@ -381,3 +389,45 @@ def test_the_model_can_be_copied_and_trained_afterwards() -> None:
         if p.requires_grad:
             assert p.grad.norm() > 0
             assert torch.equal(p.grad, q.grad)
+
+
+class LastStep(nn.Module):
+    """The last step of an LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, 3, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lstm(x)[0][:, -1]
+
+
+def test_after_calls_in_many_threads() -> None:
+    """Whoever leaves first leaves the others' switches alone, and the last one out turns all of them back."""
+    x, failed = torch.randn(3, 2, 4), []
+
+    def work(i: int) -> None:
+        mlp = nn.Sequential(nn.Flatten(), nn.Linear(8, 3), nn.Tanh(), nn.Linear(3, 2))
+        lstm, line = LastStep(), tt.linearize(mlp)
+        try:
+            for _ in range(10):
+                tt.jacobian(mlp, x).dense()
+                tt.jacobian(lstm, x).dense()
+                if i == 0:  # torch has forward mode in one thread at a time
+                    line(x)
+        except Exception as error:
+            failed.append(error)
+
+    before, interval = switches(), sys.getswitchinterval()
+    with warnings.catch_warnings():  # their filters are for one thread
+        sys.setswitchinterval(1e-5)
+        try:
+            threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(interval)
+    assert not failed
+    assert switches() == before

@@ -284,6 +284,39 @@ def test_a_new_measure_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
         assert record["test/largest_output"] == float(model(-x).max())
 
 
+NUMBERS: list[tuple[Any, Any]] = [
+    (0.5, 0.5),
+    (2, 2.0),
+    (np.float32(0.25), 0.25),
+    (np.array([1.0, 2.0]), [1.0, 2.0]),
+    (torch.tensor(3.0), 3.0),
+]
+
+
+@pytest.mark.parametrize(("value", "recorded"), NUMBERS)
+def test_a_measure_gives_a_number_of_any_kind(value: Any, recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MEASURES, "own", None)
+
+    @measure()
+    def own(state: State) -> Any:
+        return value
+
+    found = small(measures="own").log(0)["own"]
+    assert found == recorded
+    assert type(found) is type(recorded)  # TensorBoard gets floats
+
+
+def test_a_measure_that_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MEASURES, "own", None)
+
+    @measure()
+    def own(state: State) -> Any:
+        return {"part": "half"}
+
+    with pytest.raises(TypeError, match=r"Measure 'own' gave a str\. It should give a number, a tensor, or a dict"):
+        small(measures="own")
+
+
 def test_layers_that_are_used_by_some_samples_only(quiet: None) -> None:
     class Experts(nn.Module):
         def __init__(self) -> None:

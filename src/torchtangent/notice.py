@@ -9,7 +9,7 @@ _LIBRARIES = ("torchtangent", "torch", "contextlib", "functools", "jaxtyping", "
 
 
 class TangentWarning(UserWarning):
-    """Something is exact but slow, or exactly zero, and the user may want to know."""
+    """The category of every warning of this library, to be filtered by."""
 
 
 def warn(message: str, category: type[Warning] = TangentWarning) -> None:

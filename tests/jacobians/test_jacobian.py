@@ -316,3 +316,24 @@ def test_layers_are_printed_in_a_line() -> None:
     J = tt.jacobian(nn.Linear(3, 2), torch.randn(4, 3))
     assert repr(J.layers["weight"]) == "Outer(shape=(2, 3), samples=4, outputs=2)"
     assert repr(J.T) == "Transposed(Jacobian(4, 2, 8) of Linear)"
+
+
+class GraphLayer(nn.Module):
+    """A graph's adjacency matrix times a linear layer's outputs at its nodes."""
+
+    def __init__(self, adjacency: Tensor) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.register_buffer("adjacency", adjacency)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.adjacency @ self.layer(x))
+
+
+def test_what_all_samples_share_is_no_input() -> None:
+    """The error says where it belongs, and there it works."""
+    adjacency, x = torch.rand(5, 5, dtype=torch.float64), torch.randn(1, 5, 3, dtype=torch.float64)
+    model = GraphLayer(adjacency).double()
+    with pytest.raises(ValueError, match=r"\(1, 5, 3\), \(5, 5\).*belongs into a buffer.*one sample.*\(1, T, C\)"):
+        tt.jacobian(model, (x, adjacency))
+    assert_close(tt.jacobian(model, x).dense(), oracle.jacobian(model, x))

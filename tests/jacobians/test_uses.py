@@ -128,6 +128,113 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
 }  # fmt: skip
 
 
+def looped(m: Any, x: Tensor) -> Tensor:
+    """A recurrent network, step by step."""
+    h = x.new_zeros(len(x), 3)
+    for token in x.unbind(1):
+        h = torch.tanh(token @ m.inward.T + h @ m.around.T + m.shift)
+    return h @ m.outward.T
+
+
+def overwritten(m: Any, x: Tensor) -> Tensor:
+    weight = m.weight.clone()
+    weight[1] = 2.0
+    weight *= 3
+    return (x @ weight.T).sin().sum(1)
+
+
+class Sight(nn.Module):
+    """A vision transformer with nothing of torch's own: patches, a class token, one block, a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = {"patch": (D, 3), "token": (1, 1, D), "place": (1, 11, D), "qkv": (3 * D, D), "out": (D, D)}
+        sizes |= {"up": (8, D), "rise": (8,), "down": (D, 8), "head": (3, D)}
+        for name, size in sizes.items():
+            self.register_parameter(name, nn.Parameter(torch.randn(size) / 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x.unflatten(2, (2, 3)).flatten(1, 2) @ self.patch.T
+        h = torch.cat([self.token.expand(len(x), -1, -1), h], 1) + self.place
+        q, k, v = (t.unflatten(2, (2, -1)).transpose(1, 2) for t in (h @ self.qkv.T).chunk(3, -1))
+        seen = torch.softmax(q @ k.mT / 3**0.5, -1) @ v
+        h = h + seen.transpose(1, 2).flatten(2) @ self.out.T
+        h = h + F.gelu(h @ self.up.T + self.rise) @ self.down.T
+        return h[:, 0] @ self.head.T
+
+
+READ |= {
+    "x Wᵀ": lambda: Written(lambda m, x: torch.tanh(x @ m.weight.T + m.shift).sum(1), weight=(3, D), shift=(3,)),
+    "one unit": lambda: Written(lambda m, x: torch.einsum("nti,oi->no", x.sin(), m.weight), weight=(1, D)),
+    "axes counted from the end": lambda: Written(
+        lambda m, x: torch.tanh(x @ m.weight.permute(-1, -2)).sum(1), weight=(3, D)
+    ),
+    "rows of a transposed weight": lambda: Written(
+        lambda m, x: (x @ m.weight.T[:, 1:4]).sin().sum(1), weight=(5, D)
+    ),
+    "low rank": lambda: Written(
+        lambda m, x: (x @ m.full.T + x @ m.down.T @ m.up.T).sin().sum(1), full=(3, D), down=(2, D), up=(3, 2)
+    ),
+    "a loop": lambda: Written(looped, inward=(3, D), around=(3, 3), shift=(3,), outward=(2, 3)),
+    "vision transformer by hand": Sight,
+    "a copy": lambda: Written(lambda m, x: (x @ m.weight.t().contiguous()).sin().sum(1), weight=(3, D)),
+    "a copy, cut": lambda: Written(lambda m, x: F.linear(x, m.weight.clone()[1:3]).sin().sum(1), weight=(4, D)),
+    "divided": lambda: Written(
+        lambda m, x: F.linear(x, m.weight / 7, 0.3 * m.bias).sin().sum(1), weight=(3, D), bias=(3,)
+    ),
+    "divided, without a bias's factor": lambda: Written(
+        lambda m, x: F.linear(x, m.weight / 7, m.bias).sin().sum(1), weight=(3, D), bias=(3,)
+    ),
+    "multiplied twice, by a tensor and by -1": lambda: Written(
+        lambda m, x: (x @ (torch.tensor(0.3) * -m.weight * 5).T).sin().sum(1), weight=(3, D)
+    ),
+    "a buffer's factor": lambda: Written(
+        lambda m, x: torch.tanh(x * (m.scale * m.size) + m.place / 3).sum(1), scale=(D,), place=(1, 5, D),
+        size=nn.Buffer(torch.tensor(1.7)),
+    ),
+    "a table, multiplied": lambda: Written(
+        lambda m, x: F.embedding(words(x), m.table * 0.5, padding_idx=1).sin().sum(1), table=(9, 3)
+    ),
+    "einsum": lambda: Written(lambda m, x: torch.einsum("nti,oi->nto", x, m.weight).sin().sum(1), weight=(3, D)),
+    "einsum, the weight first": lambda: Written(
+        lambda m, x: torch.einsum("io,nti->nto", m.weight, x).sin().sum(1), weight=(D, 3)
+    ),
+    "einsum with a factor": lambda: Written(
+        lambda m, x: torch.einsum("ni,oi->no", x[:, 0], m.weight / 3**0.5), weight=(3, D)
+    ),
+    "tensordot": lambda: Written(
+        lambda m, x: (torch.tensordot(x, m.a, ([2], [1])) + torch.tensordot(x, m.b, 1)).sin().sum(1), a=(3, D), b=(D, 3)
+    ),
+}  # fmt: skip
+
+OTHERS |= {
+    "a scaled weight's learned factor": lambda: Written(
+        lambda m, x: (x @ (m.weight * m.size).T).sin().sum(1), weight=(3, D), size=()
+    ),
+    "a mask": lambda: Written(
+        lambda m, x: (x @ (m.weight * m.mask).T).sin().sum(1), weight=(3, D), mask=nn.Buffer(torch.ones(3, D).tril())
+    ),
+    "a number for each row": lambda: Written(
+        lambda m, x: (x @ (m.weight / m.size).T).sin().sum(1), weight=(3, D), size=nn.Buffer(torch.rand(3, 1) + 1)
+    ),
+    "divided by": lambda: Written(lambda m, x: (x @ (2 / m.weight).T).sin().sum(1), weight=(3, D)),
+    "heads": lambda: Written(lambda m, x: torch.einsum("nti,hio->nho", x, m.weight).sin().sum(1), weight=(2, D, 3)),
+    "a product for each token": lambda: Written(
+        lambda m, x: torch.einsum("nti,tio->nto", x, m.weight).sin().sum(1), weight=(5, D, 3)
+    ),
+    "einsum, the weight on the left": lambda: Written(
+        lambda m, x: torch.einsum("oi,nit->not", m.weight, x.mT).sin().sum(2), weight=(3, D)
+    ),
+    "a copy, overwritten": lambda: Written(overwritten, weight=(3, D)),
+    "rows of a flat weight, from the middle of one": lambda: Written(
+        lambda m, x: F.linear(x, m.weight.view(-1)[2 : 2 + 2 * D].view(2, D)).sin().sum(1), weight=(4, D)
+    ),
+    "shuffled": lambda: Written(
+        lambda m, x: (x @ m.weight.permute(1, 0, 2).reshape(D, -1)).sin().sum(1), weight=(3, D, 2)
+    ),
+}  # fmt: skip
+
+
 class RowVectors(nn.Module):
     """b + x W with the inputs of W first, as GPT-2 of Hugging Face has it."""
 
@@ -226,6 +333,50 @@ def test_single_precision_lstm_uses_no_fused_operation() -> None:
         tt.jacobian(model.float(), x[..., :3])
     assert torch.backends.mkldnn.enabled
     assert torch.backends.cudnn.enabled
+
+
+BY_HAND: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "x Wᵀ": lambda x, w: x @ w.T,
+    "einsum": lambda x, w: torch.einsum("ni,oi->no", x, w),
+    "tensordot": lambda x, w: torch.tensordot(x, w, ([1], [1])),
+    "copy": lambda x, w: x @ w.t().contiguous(),
+    "factor": lambda x, w: F.linear(x, 8 * w / 8),
+}
+
+
+@pytest.mark.parametrize("representation", [tt.KFAC, tt.EKFAC, tt.BlockDiagonal])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", BY_HAND)
+def test_a_linear_layer_by_hand_is_a_layer_like_others(name: str, bias: bool, representation: Any) -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        y = BY_HAND[name](x, m.layer.weight)
+        return m.last(torch.tanh(y + m.layer.bias if bias else y))
+
+    torch.manual_seed(0)
+    usual = Written(lambda m, x: m.last(torch.tanh(m.layer(x))), layer=nn.Linear(3, 4, bias), last=nn.Linear(4, 2))
+    own = Written(forward, **usual.double()._modules)
+    x = torch.randn(7, 3, dtype=torch.float64)
+    found, wanted = (tt.fisher(model, (x, None), representation).dense() for model in (own, usual))
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_a_layer_with_a_factor_is_one_with_other_inputs() -> None:
+    torch.manual_seed(0)
+    usual = Written(lambda m, x: m.layer(x).sin(), layer=nn.Linear(3, 4)).double()
+    own = Written(lambda m, x: F.linear(x, m.layer.weight / 8, m.layer.bias).sin(), layer=usual.layer)
+    x = torch.randn(7, 3, dtype=torch.float64)
+    found, wanted = (tt.fisher(m, (x, None), tt.KFAC).dense() for m, x in ((own, x), (usual, x / 8)))
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_a_bias_with_a_factor_is_a_block_of_its_own() -> None:
+    torch.manual_seed(0)
+    model = Written(lambda m, x: F.linear(x, m.weight / 8, m.bias * 0.3).sin(), weight=(4, 3), bias=(4,)).double()
+    x = torch.randn(7, 3, dtype=torch.float64)
+    found = tt.fisher(model, (x, None), tt.KFAC, likelihood="gaussian").dense()
+    J = oracle.jacobian(model, x)[..., 12:]
+    torch.testing.assert_close(found[12:, 12:].diag(), J.square().sum((0, 1)) / 7, rtol=1e-10, atol=1e-12)
+    assert not found[:12, 12:].any()
 
 
 @pytest.mark.parametrize("representation", [tt.KFAC, tt.EKFAC, tt.QuasiDiagonal, tt.BlockDiagonal])

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import torchtangent.linear.predict.problem as inside
 import torchtangent.linear.predict.regression as regression
+from torchtangent.kernel import matrix
 from torchtangent.kernel.sketch import Features
 from torchtangent.linear import predict
 from torchtangent.operators import DenseOperator, ImplicitOperator, LowRankOperator
@@ -418,7 +419,7 @@ def test_many_targets_are_as_one_by_one(call: str) -> None:
 def test_kernels_are_read_in_blocks_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Linear(outputs=3)
     expected = predict.ridge(case.K, case.y, case.K_test, ridge=1.0)
-    monkeypatch.setattr(inside, "_BLOCK_BYTES", 8 * 36 * 4)
+    monkeypatch.setattr(matrix, "_BLOCK_BYTES", 8 * 36 * 4)
     assert_close(predict.ridge(case.K.float(), case.y, case.K_test, ridge=1.0).double(), expected, 1e-5)
 
 

@@ -1,9 +1,10 @@
 """Exact per-sample Jacobians of any module, factored layer by layer."""
 
-from torchtangent.jacobians.capture import Capture, Trace
+from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.factors import Dense, LayerJacobian, Lookup, Outer, Scale
 from torchtangent.jacobians.jacobian import Jacobian, jacobian
 from torchtangent.jacobians.rules import RULES
+from torchtangent.jacobians.trace import Trace
 from torchtangent.notice import TangentWarning
 
 __all__ = [

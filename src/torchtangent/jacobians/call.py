@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from torchtangent.jacobians.inputs import Inputs, Output, arguments, batch_size, find, map_leaves, pick
+from torchtangent.jacobians.switches import plain_attention, plain_layers, precision, step_by_step
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class Network:
     def undisturbed(self) -> Iterator[None]:
         """Where the model is called and differentiated."""
         recurrent = any(isinstance(module, nn.RNNBase) for module in self.model.modules())
-        with undisturbed(), step_by_step if recurrent else nullcontext():
+        with undisturbed(), step_by_step() if recurrent else nullcontext():
             yield
 
     def places_of(self, p: nn.Parameter) -> int:
@@ -122,20 +122,18 @@ def engine_at_work_anywhere() -> bool:
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Gradients on, autocast and fused attention (which lacks derivatives) off, global random state kept."""
-    fused = torch.backends.mha.get_fastpath_enabled()
     with (
         torch.enable_grad(),
         no_autocast(),
         torch.random.fork_rng(devices=range(torch.cuda.device_count())),
-        sdpa_kernel(SDPBackend.MATH),
+        plain_attention(),
+        plain_layers(),
     ):
-        torch.backends.mha.set_fastpath_enabled(False)
         _inside.append(threading.get_ident())
         try:
             yield
         finally:
             _inside.remove(threading.get_ident())
-            torch.backends.mha.set_fastpath_enabled(fused)
 
 
 @contextmanager
@@ -148,37 +146,6 @@ def no_autocast() -> Iterator[None]:
         yield
 
 
-class StepByStep:
-    """Inside of it recurrent layers compute with operations that autograd knows, not with one for all steps.
-
-    The switches belong to the whole process: of several threads the first one in turns them, and the last one out back.
-    """
-
-    def __init__(self) -> None:
-        self._lock, self._inside, self._before = threading.Lock(), 0, (True, True)
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._inside == 0:
-                self._before = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
-                _enable(False, False)
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                _enable(*self._before)
-
-
-def _enable(mkldnn: bool, cudnn: bool) -> None:
-    torch._C._set_mkldnn_enabled(mkldnn)
-    torch._C._set_cudnn_enabled(cudnn)
-
-
-step_by_step = StepByStep()
-
-
 @contextmanager
 def float32_products(matmul: str = "ieee", convolution: str = "ieee", *, autocast: bool = False) -> Iterator[None]:
     """Products of float32 on a GPU in full precision ("ieee") or in "tf32"; the user's settings return.
@@ -186,17 +153,8 @@ def float32_products(matmul: str = "ieee", convolution: str = "ieee", *, autocas
     Autocast is switched off, unless it is to be left as it is.
     With TF32 a sample's output differs a little between batch sizes, so checks that compare need full precision.
     """
-    cudnn: Any = torch.backends.cudnn
-    switches: list[Any] = [torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn]
-    before = [switch.fp32_precision for switch in switches]
-    try:
-        for switch, rule in zip(switches, (matmul, convolution, convolution), strict=True):
-            switch.fp32_precision = rule
-        with nullcontext() if autocast else no_autocast():
-            yield
-    finally:
-        for switch, rule in zip(switches, before, strict=True):
-            switch.fp32_precision = rule
+    with precision(matmul, convolution), nullcontext() if autocast else no_autocast():
+        yield
 
 
 def eagerly(function: Callable[..., T]) -> Callable[..., T]:

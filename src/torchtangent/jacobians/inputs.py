@@ -56,7 +56,11 @@ def batch_size(x: Inputs) -> int:
     sizes = {len(v) for v in tensors}
     if len(sizes) > 1:
         shapes = [tuple(v.shape) for v in tensors]
-        raise ValueError(f"The inputs disagree on the number of samples (first axis): shapes {shapes}.")
+        raise ValueError(
+            f"The inputs disagree on the number of samples (first axis): shapes {shapes}. A tensor that all samples "
+            "share (an adjacency matrix) belongs into a buffer of the model, or of a module around it. One graph with "
+            "outputs at its nodes is one sample: give its tensors a first axis of 1, and outputs (1, T, C)."
+        )
     n = sizes.pop()
     if n == 0:
         raise ValueError("The batch is empty (0 samples): there is nothing to differentiate.")

@@ -1,6 +1,7 @@
 """Operations of autograd's graph that a parameter takes part in, and how its Jacobian is made of what they saved.
 
-One function for each kind of node that is known, under its name in autograd; views of a parameter are followed.
+One function for each kind of node that is known, under its name in autograd; views of a parameter, copies of them and
+products with a number are followed.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Operation:
         found = {}
         for name, part in self.parts.items():
             x = part.by_row(self.rows, d.dtype)
-            found[name] = part.make(outward(x, n) if inner and x is not None else x, rows).regroup(n)
+            jacobian = part.make(outward(x, n) if inner and x is not None else x, rows)
+            found[name] = (jacobian if part.factor == 1 else _times(jacobian, part.factor)).regroup(n)
         return found
 
 
@@ -60,6 +62,7 @@ class Part:
         read: From the operation's node to what the parameter meets, if it matters.
         axes: How many of its last axes belong to a row.
         x: What was read.
+        factor: A number that the parameter was multiplied by before.
     """
 
     make: Callable[[Any, Tensor], LayerJacobian]
@@ -67,6 +70,7 @@ class Part:
     read: Callable[[Any], Tensor] | None = None
     axes: int = 1
     x: Tensor | None = None
+    factor: float = 1.0
 
     def by_row(self, rows: int, dtype: torch.dtype) -> Tensor | None:
         """What each row meets; numbers, but not indices, in the format of the cotangents."""
@@ -89,7 +93,7 @@ def find_operations(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[tu
             parts = list(_parts(graph, id(p), [stand_in], p.shape))
             if len({node for node, _ in parts}) < len(parts):
                 raise NoRule("twice in one operation")
-        except (NoRule, RuntimeError, AttributeError):  # also: what was saved has another name
+        except (NoRule, RuntimeError, AttributeError, ZeroDivisionError):  # also: what was saved has another name
             unknown.add(name)
             continue
         for node, part in parts:
@@ -98,19 +102,50 @@ def find_operations(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[tu
     return [(node, Operation(shape_of(node).numel() // width, width, parts)) for node, width, parts in each], unknown
 
 
-def _parts(graph: Graph, key: Node | int, views: list[Tensor], shape: torch.Size) -> Iterator[tuple[Node, Part]]:
-    """The operations behind a parameter, also behind views of it; `views` are the results of `key`."""
+def _parts(
+    graph: Graph, key: Node | int, views: list[Tensor], shape: torch.Size, factor: float = 1.0
+) -> Iterator[tuple[Node, Part]]:
+    """The operations behind a parameter, also behind views of it; `views`, times `factor`, are the results of `key`."""
     for node, argument, result in graph.users[key]:
         kind, view = type(node).__name__, views[result]
         if view.numel() == 0:
             raise NoRule("empty")
-        if kind in _VIEWS:
-            yield from _parts(graph, node, _VIEWS[kind](node, view), shape)
+        number = _number(node, argument, view)
+        if number is not None:
+            yield from _parts(graph, node, [view], shape, factor * number)
+        elif kind in _VIEWS:
+            yield from _parts(graph, node, _VIEWS[kind](node, view), shape, factor)
         elif kind in _OPERATIONS:
-            part = _OPERATIONS[kind](node, argument, view, shape)
+            part = replace(_OPERATIONS[kind](node, argument, view, shape), factor=factor)
             yield _product_before(graph, node, argument) or node, part
         else:
             raise NoRule(kind)
+
+
+def _number(node: Any, argument: int, view: Tensor) -> float | None:
+    """What a node multiplies a view of a parameter by, if that is a number and all that it does."""
+    kind = type(node).__name__
+    if kind == "NegBackward0":
+        return -1.0
+    linear = kind == "MulBackward0" or (kind == "DivBackward0" and argument == 0)
+    if not linear or shape_of(node) != view.shape:
+        return None
+    other = node._saved_other if argument == 0 else node._saved_self
+    if other.dim() or other.is_complex():
+        return None
+    number = float(other.detach())
+    return 1 / number if kind == "DivBackward0" else number
+
+
+def _times(jacobian: LayerJacobian, factor: float) -> LayerJacobian:
+    """The Jacobian times a number. Cotangents stay as they are where a weight shares them with its bias."""
+    if isinstance(jacobian, Outer):
+        return jacobian.at(jacobian.a * factor, jacobian.d)
+    if isinstance(jacobian, Scale):
+        x = jacobian.d.new_ones(()) if jacobian.x is None else jacobian.x
+        return replace(jacobian, x=(x * factor).expand(len(jacobian.d), *jacobian.d.shape[2:]))
+    assert isinstance(jacobian, Lookup)
+    return replace(jacobian, d=jacobian.d * factor)
 
 
 def _product_before(graph: Graph, node: Any, argument: int) -> Node | None:
@@ -118,10 +153,19 @@ def _product_before(graph: Graph, node: Any, argument: int) -> Node | None:
     if type(node).__name__ != "AddBackward0" or node._saved_alpha != 1:
         return None
     before: Any = node.next_functions[1 - argument][0]
-    while type(before).__name__ in ("ViewBackward0", "UnsafeViewBackward0") and len(graph.users[before]) == 1:
+    while _keeps_order(before) and len(graph.users[before]) == 1:
         before = before.next_functions[0][0]
-    alone = type(before).__name__ == "MmBackward0" and len(graph.users[before]) == 1
+    alone = type(before).__name__ in ("MmBackward0", "BmmBackward0") and len(graph.users[before]) == 1
     return before if alone and shape_of(before).numel() == shape_of(node).numel() else None
+
+
+def _keeps_order(node: Any) -> bool:
+    """Whether a node gives the same entries in the same order; einsum also moves axes that have one."""
+    if type(node).__name__ != "PermuteBackward0":
+        return type(node).__name__ in ("ViewBackward0", "UnsafeViewBackward0")
+    shape = shape_of(node)
+    moved = [_signed(axis) % len(shape) for axis, size in zip(node._saved_dims, shape, strict=True) if size > 1]
+    return moved == sorted(moved)
 
 
 def _mm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
@@ -129,6 +173,13 @@ def _mm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
     if argument != 1:
         raise NoRule("a weight on the left")
     return _matrix(lambda node: node._saved_self, view, shape)
+
+
+def _bmm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
+    """y = x W as a batch of one product, which is what einsum makes of it."""
+    if argument != 1 or len(view) != 1:
+        raise NoRule("a weight on the left, or many")
+    return _matrix(lambda node: node._saved_self, view[0], shape)
 
 
 def _addmm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
@@ -143,7 +194,7 @@ def _addmm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
 def _matrix(read: Callable[[Any], Tensor], view: Tensor, shape: torch.Size) -> Part:
     """The view, (I, O), is the transposed weight, some of its rows, or the weight itself."""
     start, outputs = int(view.storage_offset()), view.shape[1]
-    if len(shape) == 2 and view.stride() == (1, shape[1]) and view.shape[0] == shape[1]:
+    if len(shape) == 2 and _has_strides(view, (1, shape[1])) and view.shape[0] == shape[1] and start % shape[1] == 0:
         rows = start // shape[1]
 
         def make(x: Tensor, d: Tensor) -> Outer:
@@ -157,6 +208,11 @@ def _matrix(read: Callable[[Any], Tensor], view: Tensor, shape: torch.Size) -> P
     else:
         raise NoRule("not a matrix")
     return Part(make, outputs, read)
+
+
+def _has_strides(view: Tensor, strides: tuple[int, ...]) -> bool:
+    """An axis of one entry may have any."""
+    return all(size == 1 or a == b for size, a, b in zip(view.shape, view.stride(), strides, strict=True))
 
 
 def _add(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
@@ -204,6 +260,7 @@ def _embedding(node: Any, _: int, view: Tensor, shape: torch.Size) -> Part:
 
 _OPERATIONS: dict[str, Callable[[Any, int, Tensor, torch.Size], Part]] = {
     "MmBackward0": _mm,
+    "BmmBackward0": _bmm,
     "AddmmBackward0": _addmm,
     "AddBackward0": _add,
     "ExpandBackward0": _shift,
@@ -214,10 +271,14 @@ _OPERATIONS: dict[str, Callable[[Any, int, Tensor, torch.Size], Part]] = {
 
 _VIEWS: dict[str, Callable[[Any, Tensor], list[Tensor]]] = {
     "AliasBackward0": lambda node, t: [t],
+    "CloneBackward0": lambda node, t: [t],
     "ToCopyBackward0": lambda node, t: [_cast(node, t)],
     "TBackward0": lambda node, t: [t.t()],
     "TransposeBackward0": lambda node, t: [t.transpose(_signed(node._saved_dim0), _signed(node._saved_dim1))],
+    "PermuteBackward0": lambda node, t: [t.permute([_signed(axis) for axis in node._saved_dims])],
     "ViewBackward0": lambda node, t: [t.view(shape_of(node))],
+    "ReshapeAliasBackward0": lambda node, t: [t.view(shape_of(node))],
+    "UnsafeViewBackward0": lambda node, t: [t.view(shape_of(node))],
     "UnsqueezeBackward0": lambda node, t: [t.view(shape_of(node))],
     "SelectBackward0": lambda node, t: [t.select(_signed(node._saved_dim), _signed(node._saved_index))],
     "SliceBackward0": lambda node, t: [_sliced(node, t)],

@@ -20,7 +20,8 @@ from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import Inputs, check_finite, take
 
 if TYPE_CHECKING:
-    from torchtangent.jacobians.capture import Capture, Trace
+    from torchtangent.jacobians.capture import Capture
+    from torchtangent.jacobians.trace import Trace
 
 
 @float32_products()

@@ -6,8 +6,8 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from contextlib import contextmanager, nullcontext
+from typing import NamedTuple
 
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torchtangent.jacobians.call import eagerly, float32_products, pull_back
 from torchtangent.jacobians.inputs import check_finite, wide
 from torchtangent.jacobians.products import has_padding, is_adjoint, noise
+from torchtangent.jacobians.switches import plain_attention, plain_layers, step_by_step
 from torchtangent.linear.frozen import Args, Frozen, Kwargs, Tangent, check_reached
 from torchtangent.linear.reverse import needs_gradient, reverse_twice, row_by_row
 from torchtangent.notice import warn
@@ -141,18 +142,13 @@ def _convert(module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwarg
 @contextmanager
 def unfused(attention: bool, recurrent: bool) -> Iterator[None]:
     """Without flash attention, and without other fused kernels of the layers that occur: they have no forward mode."""
-    fastpath = torch.backends.mha.get_fastpath_enabled()
-    switches: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.cudnn) if recurrent else ()
-    enabled = [switch.enabled for switch in switches]
-    try:
-        if attention:
-            torch.backends.mha.set_fastpath_enabled(False)
-        for switch in switches:
-            switch.enabled = False
-        with sdpa_kernel(SDPBackend.MATH):
+    if torch.compiler.is_compiling() and not attention and not recurrent:
+        with sdpa_kernel(SDPBackend.MATH):  # the compiler knows it, and knows no locks
             yield
-    finally:
-        if attention:
-            torch.backends.mha.set_fastpath_enabled(fastpath)
-        for switch, before in zip(switches, enabled, strict=True):
-            switch.enabled = before
+        return
+    with (
+        plain_attention(),
+        plain_layers() if attention else nullcontext(),
+        step_by_step() if recurrent else nullcontext(),
+    ):
+        yield

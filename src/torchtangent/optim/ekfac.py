@@ -42,7 +42,7 @@ class EKFAC(Preconditioned):
     that is a mean over many outputs, not their sum, wants a far smaller one.
 
     Args:
-        model: The network. Its layers carry hooks until `close()`.
+        model: The network, or the DistributedDataParallel around it. Its layers carry hooks until `close()`.
         lr: Learning rate η.
         damping: ε, a number or an `Adaptive`, for which `step` needs a closure.
         scalings: "batch" (default) or "average".

@@ -34,7 +34,7 @@ class KFAC(Preconditioned):
     Options are those of `EKFAC`, which says more about them.
 
     Args:
-        model: The network. Its layers carry hooks until `close()`.
+        model: The network, or the DistributedDataParallel around it. Its layers carry hooks until `close()`.
         lr: Learning rate η.
         damping: ε, a number or an `Adaptive`, for which `step` needs a closure.
         damping_rule: "factored" (√ε/π is added to B and π√ε to A, with π² the ratio of their mean eigenvalues), "root"

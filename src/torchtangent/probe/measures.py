@@ -19,7 +19,8 @@ from torchtangent.probe.state import State, Undefined, norm
 _LEADING = (2, 5, 10, 20, 50, 100)  # eigenvalues to record, besides the largest
 _SHARES = (1, 10, 40, 80, 160)  # the k of trace ratios T_k
 
-Values = Tensor | Mapping[str, Tensor]
+Value = Tensor | float
+Values = Value | Mapping[str, Value]
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,45 @@ MEASURES: dict[str, Measure] = {}
 
 
 def measure(*, held_out: bool = True, default: bool = True) -> Callable[[Callable[[State], Values]], Callable]:
-    """Decorator: adds a function to MEASURES under its name."""
+    """Decorator: adds a function to MEASURES under its name.
+
+    It gets a `State`, of which each quantity is computed when it is first asked for:
+
+    | attribute | |
+    |---|---|
+    | `params` | θ by name, a copy |
+    | `kernel`, `kernels` | K, (N, N, C, C), and that of each layer |
+    | `eigenvalues` | all those of K centred per class, the largest first |
+    | `feature_norm`, `complexity`, `increment` | √(Tr K / N), and the complexity until here with its last term |
+    | `activity` | `outputs`, the last `representation` (or None), and which ReLUs are `on` |
+    | `targets` | what the outputs should be, (N, C), according to the labels |
+    | `start` | the state before training, with `params`, `kernel`, `activity`, `feature_norm` and `complexity` |
+    | `before` | the state at the last record, with `params`, `feature_norm` and `complexity` |
+    | `view` | the `model` and its probe set, `x` and `y` |
+
+    It gives a number, a tensor, or a dict of them. All measures are taken once when a probe is made, where `start` and
+    `before` are the state itself; what they ask of it there is kept for later, so they should always ask the same.
+
+    Args:
+        held_out: Whether it is taken on the held-out set too.
+        default: Whether it is taken unless others are asked for.
+
+    >>> import torchtangent as tt
+    >>> @measure(default=False)
+    ... def subspace(state):  # the overlap of the three leading eigenvectors with those at the start
+    ...     now, start = (torch.linalg.eigh(tt.flatten(K))[1][:, -3:] for K in (state.kernel, state.start.kernel))
+    ...     return (now.T @ start).square().sum() / 3
+    >>> _ = torch.manual_seed(0)
+    >>> net = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    >>> probe = tt.TangentProbe(net, torch.randn(6, 2), measures=["subspace"])
+    >>> print(f"{probe.log(0)['subspace']:.3f}")
+    1.000
+    >>> torch.nn.init.normal_(net[0].weight).shape
+    torch.Size([8, 2])
+    >>> 0 < probe.log(5)["subspace"] < 0.999
+    True
+    >>> del MEASURES["subspace"]
+    """
 
     def add(function: Callable[[State], Values]) -> Callable[[State], Values]:
         MEASURES[function.__name__] = Measure(function, held_out, default)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
+
+import numpy as np
+from torch import Tensor
 
 from torchtangent.jacobians.modes import in_eval
 from torchtangent.notice import TangentWarning
@@ -94,6 +98,17 @@ class Observer:
         except Undefined:
             return dict.fromkeys(self._keys.get(key, [key]), math.nan)
         parts = values if isinstance(values, Mapping) else {"": values}
-        found: Numbers = {f"{key}/{part}" if part else key: value.tolist() for part, value in parts.items()}
+        found: Numbers = {f"{key}/{part}" if part else key: _plain(value, name) for part, value in parts.items()}
         self._keys[key] = list(found)
         return found
+
+
+def _plain(value: Any, name: str) -> float | list[float]:
+    """A measure's value as a number of Python, or a list of them."""
+    if isinstance(value, Real):
+        return float(value)
+    if isinstance(value, Tensor | np.ndarray):
+        return value.tolist()
+    raise TypeError(
+        f"Measure {name!r} gave a {type(value).__name__}. It should give a number, a tensor, or a dict of them by name."
+    )

@@ -1,0 +1,223 @@
+"""A recorded batch: cotangents of its outputs in, layer Jacobians out.
+
+Pulling cotangents back to the places that were recorded gives the factors (a, d) of each parameter. The graph itself
+says whether that is the whole story: a parameter that it uses more often than was recorded is read off the graph (see
+operations.py), or goes to the fallback.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+from torch.nn.modules.conv import _ConvTransposeNd
+
+from torchtangent.jacobians import fallback
+from torchtangent.jacobians.call import pull_back
+from torchtangent.jacobians.factors import Dense, LayerJacobian, Outer, Scale, merge, zero
+from torchtangent.jacobians.graph import Graph
+from torchtangent.jacobians.inputs import Inputs, leaves, wide
+from torchtangent.jacobians.rows import Told
+from torchtangent.jacobians.rules import NoRule
+from torchtangent.jacobians.uses import LayerUse, Use, read_graph
+from torchtangent.jacobians.verify import prove
+from torchtangent.notice import listed
+
+if TYPE_CHECKING:
+    from torchtangent.jacobians.capture import Capture
+
+
+class Trace:
+    """One recorded batch: outputs, and layer Jacobians for any cotangents."""
+
+    def __init__(self, capture: Capture, x: Inputs, f: Tensor, uses: list[LayerUse]) -> None:
+        self.capture, self.x, self.graph_outputs = capture, x, f
+        self.graph = Graph(f)
+        seen = [u.of_samples(len(f)) for u in uses if u.edge.node in self.graph.nodes]
+        recorded = Counter(name for u in seen for name in u.params)
+        used = {name: len(self.graph.users[id(p)]) for name, p in capture.params.items()}
+        self.unused = [name for name, count in used.items() if count == 0]
+        # A parameter that the graph uses more often than layers did is read off the graph, all of its uses.
+        more = {name for name, count in used.items() if count != recorded[name]} - capture.uncovered
+        others, unknown = read_graph(self.graph, {name: p for name, p in capture.params.items() if name in more})
+        self.uses: list[Use] = [u for u in (use.without(more) for use in seen) if u.params]
+        self.uses += others
+        self.uncovered = (unknown - set(self.unused)) | capture.uncovered
+        if len(self.unused) == len(capture.params):
+            raise ValueError(
+                f"None of the parameters ({', '.join(self.unused)}) influences the output: its whole Jacobian would be "
+                "zero. Does the model detach it, or compute it under no_grad?"
+            )
+        if self.unused:
+            capture.say_once(
+                "unused",
+                f"These parameters never influence the output, so their part of the Jacobian is zero: "
+                f"{listed(self.unused)}.",
+            )
+
+    @property
+    def outputs(self) -> Float[Tensor, "N *C"]:
+        """f(x), detached."""
+        return self.graph_outputs.detach()
+
+    @property
+    def signature(self) -> tuple[tuple[object, float], ...]:
+        """Which layers were used, in which order, with how many rows for a sample: new ones are checked anew."""
+        return tuple((u.key, u.rows / len(self.graph_outputs)) for u in self.uses)
+
+    def units(self) -> Float[Tensor, "C N *out"]:
+        """One unit cotangent for each output."""
+        f = self.outputs
+        one = torch.eye(f[0].numel(), dtype=f.dtype, device=f.device)
+        return one.unsqueeze(1).expand(-1, len(f), -1).reshape(-1, *f.shape)
+
+    def pull(self, cotangents: Float[Tensor, "C N *out"]) -> dict[str, LayerJacobian]:
+        """Pull cotangents back to every parameter: factors by rules, the rest by the fallback.
+
+        Returns:
+            For each parameter its Jacobian, with the cotangents in the place of the network's outputs.
+        """
+        n, c = len(self.graph_outputs), len(cotangents)
+        params = self.capture.params
+        pieces: dict[str, list[LayerJacobian]] = defaultdict(list)
+        rest = set(self.uncovered)
+        for i, (use, d, inner) in enumerate(self._pull_to_uses(cotangents)):
+            if rest.issuperset(use.params):
+                continue
+            try:
+                if inner is None:
+                    raise NoRule("rows that are no samples' in turn")
+                factors = use.factors(d, n, inner=inner)
+            except NoRule:
+                rest.update(use.params)
+                continue
+            for name, factor in factors.items():
+                pieces[name].append(replace(factor, origin=(i,)) if isinstance(factor, Outer | Scale) else factor)
+        self.uncovered = rest
+        found: dict[str, LayerJacobian] = {}
+        if rest:
+            found.update(self._fall_back(sorted(rest), cotangents))
+            _orient(found, self.capture)
+        for name, p in params.items():
+            if name not in found:
+                found[name] = merge(pieces[name]) if pieces[name] else zero(n, c, wide(p.detach()))
+        layers = {name: found[name] for name in params}
+        if self.capture.unproven and not prove(self, layers, cotangents):
+            return self.pull(cotangents)
+        return layers
+
+    def _pull_to_uses(self, cotangents: Float[Tensor, "C N *out"]) -> Iterator[tuple[Use, Tensor, bool | None]]:
+        """Each use, the cotangents of its output, and whether samples are the inner axis of its rows (None: neither).
+
+        That is looked at where it could be otherwise, once for batches of the same shape (see rows.py).
+        """
+        n, c, known = len(self.graph_outputs), len(cotangents), self.capture.inner
+        shapes = tuple(t.shape for t in leaves(self.x))
+        keys = [(i, use.key, use.shape, shapes) for i, use in enumerate(self.uses)]
+        doubtful = {
+            i
+            for i, use in enumerate(self.uses)
+            if n > 1 and use.rows and (self.graph.irregular or (use.rows != n and keys[i] not in known))
+        }
+        if doubtful:
+            half = any(t.dtype in (torch.float16, torch.bfloat16) for t in (self.outputs, *(u.x for u in self.uses)))
+            told = Told(n, c, powers=3 if half else 16)
+            cotangents = torch.cat([cotangents, told.cotangent(cotangents)])
+        for i, (use, d) in enumerate(zip(self.uses, self._backward(cotangents), strict=True)):
+            inner = known.get(keys[i], False)
+            if i in doubtful:
+                inner, sure = told.inner_axis(use.by_row(d))
+                if sure and not self.graph.irregular:
+                    known[keys[i]] = inner
+            yield use, d[:, :c], inner
+
+    def _backward(self, cotangents: Float[Tensor, "C N *out"]) -> list[Tensor]:
+        """∂(u·f)/∂y, (rows, C, *y), for every recorded use, stored with the cotangents first."""
+        if not self.uses:
+            return []
+        edges = [u.edge for u in self.uses]
+        with self.capture.network.undisturbed():
+            grads = self._all_at_once(edges, cotangents) or self._one_by_one(edges, cotangents)
+        found = [
+            cotangents.new_zeros(u.shape[0], len(cotangents), *u.shape[1:]) if g is None else g.transpose(0, 1)
+            for u, g in zip(self.uses, grads, strict=True)
+        ]
+        # Sums tell, and are waited for once; only one that is not finite is looked into.
+        if found and not torch.isfinite(torch.stack([d.sum() for d in found])).all():
+            for use, d in zip(self.uses, found, strict=True):
+                if not torch.isfinite(d).all():
+                    names = ", ".join(use.params)
+                    raise ValueError(
+                        f"The derivative of the output with respect to the layer of {names} has NaN or infinity "
+                        "although the output is finite (as √x has at 0)."
+                    )
+        return [wide(d) for d in found]
+
+    def _all_at_once(self, edges: list[GradientEdge], cotangents: Tensor) -> Sequence[Tensor | None] | None:
+        """One backward pass with the cotangents as a further axis, or None where torch cannot vectorize it."""
+        if not self.capture.batched:
+            return None
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="There is a performance drop")
+            try:
+                return torch.autograd.grad(
+                    self.graph_outputs, edges, cotangents, retain_graph=True, allow_unused=True, is_grads_batched=True
+                )
+            except torch.OutOfMemoryError:
+                raise  # with fewer samples it may do
+            except (RuntimeError, UserWarning):
+                self.capture.batched = False
+                return None
+
+    def _one_by_one(self, edges: list[GradientEdge], cotangents: Tensor) -> Sequence[Tensor | None]:
+        """One backward pass for each cotangent."""
+        found: list[Tensor | None] = [None] * len(edges)
+        for i, u in enumerate(cotangents):
+            grads = torch.autograd.grad(self.graph_outputs, edges, u, retain_graph=True, allow_unused=True)
+            for j, grad in enumerate(grads):
+                if grad is not None:
+                    buffer = found[j]
+                    if buffer is None:
+                        buffer = found[j] = grad.new_empty(len(cotangents), *grad.shape)
+                    buffer[i] = grad
+        return found
+
+    def gradient(self, u: Float[Tensor, "N *out"]) -> dict[str, Tensor]:
+        """Jᵀu by autograd, parameter by parameter."""
+        with self.capture.network.undisturbed():
+            return pull_back(self.graph_outputs, self.capture.params, u, keep_graph=True)
+
+    def _fall_back(self, names: list[str], cotangents: Tensor) -> dict[str, LayerJacobian]:
+        capture, f = self.capture, self.capture.network
+        chosen = {name: capture.params[name] for name in names}
+        with capture.network.undisturbed():
+            if not capture.loop:
+                try:
+                    return fallback.vectorized(f, chosen, self.x, cotangents)
+                except torch.OutOfMemoryError:
+                    raise
+                except (RuntimeError, NotImplementedError, ValueError, TypeError, IndexError) as error:
+                    capture.loop = True
+                    capture.say_once(
+                        "loop",
+                        f"The Jacobian of {listed(names)} is computed sample by sample (exact, but slow): "
+                        f"torch cannot vectorize this model ({str(error).strip().splitlines()[0][:200]}).",
+                    )
+            return fallback.looped(f, chosen, self.x, cotangents)
+
+
+def _orient(found: dict[str, LayerJacobian], capture: Capture) -> None:
+    """Note which axis of a weight counts the layer's units where it is not the first."""
+    names = {id(p): name for name, p in capture.params.items()}
+    for module in capture.model.modules():
+        name = names.get(id(module._parameters.get("weight")), "")
+        layer = found.get(name)
+        if isinstance(module, _ConvTransposeNd) and isinstance(layer, Dense):
+            found[name] = replace(layer, groups=module.groups, order=(1, 0, *range(2, len(layer.shape))))
