@@ -12,6 +12,7 @@ from oracle import Inputs, assert_close, take
 from torch import Tensor, nn
 
 import torchtangent as tt
+from torchtangent.curvature.cotangents import Cotangents
 from torchtangent.jacobians.capture import Capture
 
 LIKELIHOODS = ["categorical", "bernoulli", "gaussian"]
@@ -487,6 +488,7 @@ class Bagged(nn.Module):
 @pytest.mark.parametrize("representation", [tt.Diagonal, tt.KFAC, tt.Implicit, tt.Dense])
 @pytest.mark.filterwarnings("ignore:J @ v takes")
 @pytest.mark.filterwarnings("ignore:The Jacobian of")
+@pytest.mark.filterwarnings("ignore:No Kronecker factors")
 def test_half_precision_is_summed_in_float32(representation: type, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     model, x = Bagged().to(dtype), torch.randint(7, (40, 5))
@@ -642,3 +644,164 @@ def test_labels_of_another_shape_do_not_pass_for_none(representation: Any, kind:
             tt.fisher(model, (x, labels), representation, kind=kind)
     with pytest.raises(ValueError, match=r"targets have shape \(30,\), but there are 6 samples.*not flattened"):
         tt.fisher(model, (x, y.flatten()), representation, kind=kind)
+
+
+# ------------------------------------------------------------------------------ what was silently wrong
+
+
+@pytest.mark.parametrize("representation", [tt.KFAC, tt.EKFAC, tt.QuasiDiagonal, tt.BlockDiagonal])
+def test_a_bias_before_the_weight_of_one_output(representation: Any) -> None:
+    """The only block is [W b], which is not the order of the flat vector."""
+    model, x = nn.Linear(3, 1).double(), torch.randn(20, 3).double()
+    weight = model.weight
+    del model.weight
+    model.weight = weight
+    assert [name for name, _ in model.named_parameters()] == ["bias", "weight"]
+    rows = torch.cat([torch.ones(20, 1).double(), x], 1)
+    exact = rows.T @ rows / 20
+    if representation is tt.QuasiDiagonal:
+        exact[1:, 1:] = torch.diag(exact.diag()[1:])
+    F = tt.fisher(model, (x, None), representation, likelihood="gaussian")
+    assert_close(F.dense(), exact)
+    assert_close(F.solve({"bias": exact[:1, 0], "weight": exact[1:, 0].view(1, 3)}, damping=0.0)["bias"], torch.ones(1))
+
+
+@pytest.mark.parametrize("representation", [tt.KFAC, tt.EKFAC, tt.LowRank, tt.Dense])
+def test_a_loader_may_refill_its_buffer(representation: Any) -> None:
+    model, xs = nn.Linear(40, 3, bias=False).double(), torch.randn(4, 4, 40).double()
+
+    class Loader:
+        def __iter__(self) -> Any:
+            buffer = torch.empty(4, 40).double()
+            for x in xs:
+                yield buffer.copy_(x), None
+
+    wanted = tt.fisher(model, [(x, None) for x in xs], representation)
+    assert_close(tt.fisher(model, Loader(), representation).dense(), wanted.dense())
+
+
+@pytest.mark.parametrize("sizes", [(5, 5), (1,) * 10, (2, 3, 5)])
+def test_weighted_classes_of_several_batches_are_refused(sizes: tuple[int, ...]) -> None:
+    """A batch of one sample, or of one class, is a mean in itself."""
+    model, x, y = nn.Linear(3, 3).double(), torch.randn(10, 3).double(), torch.tensor([0] * 5 + [1] * 5)
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0, 10.0]).double())
+    assert_close(tt.hessian(model, (x, y), loss).dense(), true_hessian(model, x, y, loss))
+    with pytest.raises(ValueError, match=r"do not add up.*Pass one batch"):
+        tt.hessian(model, batches(x, y, sizes), loss).trace()
+    y[3] = -100
+    with pytest.raises(ValueError, match="do not add up"):
+        tt.hessian(model, batches(x, y, sizes), nn.functional.cross_entropy).trace()
+
+
+def test_a_sum_is_refused_however_small() -> None:
+    model, x = nn.Linear(3, 1), torch.randn(20, 3)
+    with torch.no_grad():
+        model.weight.mul_(1e-4)
+        model.bias.mul_(1e-4)
+    y = model(x).detach() + 1e-5 * torch.randn(20, 1)
+    with pytest.raises(ValueError, match='reduction="mean"'):
+        tt.hessian(model, (x, y), nn.MSELoss(reduction="sum")).trace()
+    wanted = 2 * (x.double().square().sum() / 20 + 1)
+    assert_close(tt.hessian(model, (x, y), nn.MSELoss()).trace().double(), wanted, 1e-5)
+
+
+def test_a_mean_that_cancels_is_still_one() -> None:
+    """Losses of both signs, whose mean is little more than rounding."""
+    model, x = nn.Linear(3, 1), torch.randn(20, 3)
+    y = torch.zeros(20, 1)
+
+    def loss(f: Tensor, y: Tensor) -> Tensor:
+        return ((f - y).square() - middle).mean()
+
+    middle = float(model(x).detach().square().mean())
+    H = tt.hessian(model, [(x[:10], y[:10]), (x[10:], y[10:])], loss)
+    assert_close(H.trace().double(), 2 * (x.double().square().sum() / 20 + 1), 1e-5)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli"])
+def test_surplus_targets_are_refused(likelihood: str) -> None:
+    model, x, y = nn.Linear(3, 2).double(), torch.randn(20, 3).double(), torch.rand(25, 2).double()
+    for representation in (tt.Dense, tt.Implicit):
+        with pytest.raises(ValueError, match=r"targets have shape \(25, 2\), but there are 20 samples"):
+            tt.fisher(model, (x, y), representation, likelihood=likelihood, kind="empirical")
+    for targets in (y, {"y": y}, y[:19]):
+        with pytest.raises(ValueError, match="there are 20 samples"):
+            tt.hessian(model, (x, targets), nn.functional.mse_loss)
+
+
+def test_many_draws_are_not_called_exact() -> None:
+    model, x = nn.Linear(3, 2).double(), torch.randn(2, 3).double()
+    tt.fisher(model, (x, None), tt.Diagonal, kind="sampled", samples=5000)  # warnings are errors here
+
+
+class Handmade(nn.Module):
+    """A product with a weight that no rule knows, between layers that have one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)
+        self.mix = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.norm(self.first(x)) @ torch.linalg.matrix_exp(self.mix))
+
+
+@pytest.mark.parametrize("representation", [tt.KFAC, tt.EKFAC])
+def test_weights_without_kronecker_factors_are_said(representation: Any) -> None:
+    torch.manual_seed(0)
+    model, x = Handmade().double(), torch.randn(6, 3).double()
+    with pytest.warns(tt.TangentWarning, match="No Kronecker factors are known for mix: 1 of 7 param") as said:
+        F = tt.fisher(model, (x, None), representation)
+    assert sum("Kronecker" in str(w.message) for w in said) == 1
+    own = tt.fisher(model, (x, None), tt.Diagonal, params="mix").diag()
+    assert_close(F.space.split(F.diag())["mix"].flatten(), own)
+    tt.fisher(model, (x, None), representation(rest=tt.BlockDiagonal))  # asked for: warnings are errors here
+    tt.fisher(model, (x, None), representation, params="first.*")
+
+
+@pytest.mark.parametrize(
+    "representation", [tt.BlockDiagonal, tt.KFAC, tt.EKFAC, tt.QuasiDiagonal, tt.Dense, tt.Diagonal]
+)
+def test_models_of_two_dtypes(representation: Any) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2).double()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.first(x).tanh().double())
+
+    torch.manual_seed(0)
+    model, x = Two(), torch.randn(9, 3)
+    F = tt.fisher(model, (x, None), representation)
+    assert F.dtype == torch.float64
+    v = torch.randn(F.size, dtype=torch.float64)
+    wanted = tt.fisher(model.double(), (x.double(), None), representation)
+    assert_close(F @ v, wanted @ v, 1e-5)
+    assert_close(F.solve(v, damping=0.1), wanted.solve(v, damping=0.1), 1e-5)
+
+
+@pytest.mark.parametrize("representation", [tt.QuasiDiagonal, tt.KFAC, tt.EKFAC, tt.BlockDiagonal, tt.Dense])
+@pytest.mark.filterwarnings("ignore:These parameters never influence")
+def test_a_parameter_without_entries(representation: Any) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(3, 2), nn.Identity()).double(), torch.randn(9, 3).double()
+    model[1].none = nn.Parameter(torch.zeros(0, 4).double())
+    F = tt.fisher(model, (x, None), representation)
+    v, dense = torch.randn(F.size).double(), F.dense()
+    damped = dense + 0.1 * torch.eye(F.size).double()
+    assert_close(dense, tt.fisher(model[0], (x, None), representation).dense())
+    assert_close(F.solve(v, damping=0.1), torch.linalg.solve(damped, v))
+    assert_close(F.logdet(0.1), torch.linalg.slogdet(damped)[1])
+    if representation is not tt.QuasiDiagonal:
+        assert_close(F.sqrt_mv(F.sqrt_mv(v)), dense @ v)
+    assert_close(F.frobenius(), dense.norm())
+
+
+def test_rare_classes_count() -> None:
+    """Probabilities whose products are below the smallest number."""
+    f = torch.tensor([[0.0, -60.0, -61.0, -62.0]])
+    u = Cotangents("categorical", "exact").start()(f, None)[:, 0].double()
+    p = torch.softmax(f[0].double(), 0)
+    exact = torch.diag(p) - torch.outer(p, p)
+    assert_close((u.T @ u)[1:, 1:], exact[1:, 1:], 1e-5)

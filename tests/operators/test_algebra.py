@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from contracts.operators import close, draw, positive, spd
 from torch import Tensor
 
+from torchtangent.notice import TangentWarning
 from torchtangent.operators import (
     ArrowheadOperator,
     BlockOperator,
@@ -271,3 +273,118 @@ def test_small_eigenvalues_of_rows_are_not_lost_in_their_squares() -> None:
     v = draw(61, 400)[60]  # not one of the rows
     found, wanted = M.solve(v.float(), damping=1e-4).double(), exact.solve(v, damping=1e-4)
     assert float((found - wanted).norm() / wanted.norm()) < 1e-4
+
+
+@pytest.mark.parametrize("damping", [1e-6, 1e-7, 1e-8])
+def test_dampings_below_rounding_are_said_and_do_no_harm(damping: float) -> None:
+    """Zero eigenvalues that come out negative would turn the sign of a solution, or make it endless."""
+    factor = draw(20, 60) / 60**0.5
+    exact, v = factor.T @ factor, draw(60)
+    wanted = torch.linalg.solve(exact + damping * torch.eye(60), v)
+    dense = DenseOperator(exact.float())
+    for M in (dense, KroneckerOperator(DenseOperator(torch.ones(1, 1)), dense)):
+        with pytest.warns(TangentWarning, match=r"rounding makes of zero eigenvalues.*damping of at least \de-05"):
+            found = M.solve(v.float(), damping=damping)
+        assert found.double() @ v > 0
+        assert float((found.double() - wanted).norm() / wanted.norm()) < 1
+        with pytest.warns(TangentWarning):
+            assert torch.isfinite(M.logdet(damping))
+    close(DenseOperator(exact).solve(v, damping=damping), wanted, torch.float64, factor=1e3)
+
+
+def test_small_dampings_of_regular_matrices_need_no_word() -> None:
+    M, v = spd(30), draw(30)
+    for matrix in (M, M - 2.5 * torch.eye(30)):  # definite, and not
+        close(
+            DenseOperator(matrix.float()).solve(v.float(), damping=1e-9), torch.linalg.solve(matrix, v), torch.float32
+        )
+
+
+def test_eigenvalues_negative_by_rounding_are_zero() -> None:
+    rows = draw(20, 60).float()
+    M = DenseOperator(rows.T @ rows)
+    assert float(M.eigh().values.min()) == 0
+    Q = torch.linalg.qr(draw(30, 30)).Q
+    values = torch.cat([torch.tensor([-1e-3, -1e-5]), torch.linspace(0.1, 1, 28)]).double()
+    found = DenseOperator((Q * values @ Q.T).float()).eigh().values.double()
+    assert (found.flip(0)[:2] - values[:2]).abs().max() < 1e-6, "those of a Hessian stay"
+
+
+@pytest.mark.parametrize("size", [1e-24, 1e20])
+def test_norms_of_small_and_large_numbers(size: float) -> None:
+    dense = (spd(6) * size).float()
+    for M in (
+        DenseOperator(dense),
+        DiagonalOperator(dense.diagonal()),
+        KroneckerOperator(DenseOperator(spd(2).float()), DenseOperator((spd(3) * size).float())),
+        ArrowheadOperator(dense[:2, :3], dense[:2, 3:], dense[0, :2]),
+        EigenOperator(Identity(2), Identity(3), dense[:2, :3]),
+        BlockOperator([(Place.flat(0, 6), DenseOperator(dense))], 7),
+        ImplicitOperator(lambda V: dense @ V, 6, torch.float32, torch.device("cpu")),
+        DenseOperator(dense) + DiagonalOperator(dense.diagonal()),
+    ):
+        wanted = torch.linalg.matrix_norm(M.dense().double())
+        close(M.frobenius()[None], wanted[None], torch.float32)
+
+
+def test_operators_of_two_dtypes_are_refused() -> None:
+    narrow, wide = DiagonalOperator(torch.ones(2)), DenseOperator(spd(2))
+    for build in (
+        lambda: narrow + wide,
+        lambda: SumOperator([narrow, wide]),
+        lambda: BlockOperator([(Place.flat(0, 2), narrow), (Place.flat(2, 2), wide)], 4),
+    ):
+        with pytest.raises(ValueError, match=r"float32 on cpu and float64 on cpu\. Convert some with \.to\(\)"):
+            build()
+    close((narrow.to(torch.float64) + wide).dense(), torch.eye(2) + spd(2), torch.float64)
+
+
+def test_nothing_in_the_span() -> None:
+    """Rank 0: everything is orthogonal to an empty basis."""
+    M, v = LowRankOperator(torch.zeros(0, 4).double()), draw(4)
+    close(M.solve(v, damping=2.0), v / 2, torch.float64)
+    close(M.logdet(2.0)[None], 4 * torch.tensor([2.0]).double().log(), torch.float64)
+    assert torch.equal(M.sqrt_mv(v), torch.zeros_like(v))
+    with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+        M.solve(v)
+    product = KroneckerOperator(DenseOperator(spd(2)), M)
+    close(product.solve(draw(8, 3), damping=2.0), draw(8, 3) / 2, torch.float64)
+
+
+@pytest.mark.parametrize("M", EXAMPLES, ids=lambda M: type(M).__name__)
+def test_no_columns(M: Operator) -> None:
+    V = torch.zeros(4, 0).double()
+    for found in (M @ V, M.solve(V, damping=1.0), M.inverse(1.0) @ V):
+        assert found.shape == (4, 0)
+    assert M.quad(V).shape == (0,)
+    if not isinstance(M, ArrowheadOperator):
+        assert M.sqrt_mv(V).shape == (4, 0)
+
+
+def test_arrays_of_any_kind_are_multiplied() -> None:
+    M, x = DenseOperator(spd(5)), draw(5).numpy()
+    exact, scipy = spd(5).numpy(), M.to_scipy()
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    for v in (x[::-1], frozen, x.astype(np.float32), x + 2j * x[::-1]):
+        assert np.allclose(scipy @ v, exact @ v, rtol=1e-6)
+    assert (scipy @ (1j * x)).dtype == np.complex128
+
+
+def test_conversions_take_their_arguments_in_any_order() -> None:
+    M = DiagonalOperator(torch.ones(2))
+    assert M.to("cpu") is M
+    assert M.to(torch.device("cpu"), torch.float32) is M
+    assert M.to("cpu", torch.float64).dtype == M.to(dtype=torch.float64, device="cpu").dtype == torch.float64
+    assert M.to(device="meta").device.type == "meta"
+    with pytest.raises(ValueError, match="floating-point numbers, which int64 are not"):
+        M.to(torch.int64)
+    function = ImplicitOperator(lambda V: V, 2, torch.float32, torch.device("cpu"))
+    assert function.to(torch.float32) is function
+
+
+def test_a_function_that_returns_its_argument_shares_no_memory() -> None:
+    for function in (lambda V: V, lambda V: V.view_as(V)):
+        M, v = ImplicitOperator(function, 3, torch.float64, torch.device("cpu")), draw(3)
+        (M @ v).zero_()
+        assert torch.equal(v, draw(3))

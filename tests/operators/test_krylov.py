@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +17,10 @@ from torchtangent.operators import (
     ImplicitOperator,
     LowRankOperator,
     Place,
+    krylov,
 )
 from torchtangent.operators.block import BlockOperator
+from torchtangent.operators.lanczos import leading_pairs
 
 
 def implicit(M: Tensor, **options: object) -> ImplicitOperator:
@@ -78,6 +81,70 @@ def test_leading_eigenpairs_without_the_matrix(dtype: torch.dtype) -> None:
     assert torch.equal(implicit(M).eigh(k=6).values, found), "the same seed, the same answer"
 
 
+@pytest.mark.parametrize("k", [2, 5, 30])
+def test_small_eigenvalues_beside_a_large_one(k: int) -> None:
+    """Residuals are held against each pair's own eigenvalue: against the largest, any would do."""
+    values = torch.cat([torch.tensor([100.0]), 1 / torch.arange(1.0, 300)]).double()
+    Q = torch.linalg.qr(draw(300, 300)).Q
+    for dtype in (torch.float32, torch.float64):
+        found = implicit((Q * values @ Q.T).to(dtype)).eigh(k=k).values
+        assert ((found.double() - values[:k]).abs() <= 1e-4 * values[:k]).all()
+
+
+def test_what_rounding_leaves_of_small_eigenvalues_is_said() -> None:
+    values = torch.cat([torch.tensor([1e4]), torch.linspace(1, 0.01, 299)]).double()
+    Q = torch.linalg.qr(draw(300, 300)).Q
+    M = Q * values @ Q.T
+    with pytest.warns(ConvergenceWarning, match=r"4 of the 5 .* the largest, 1.0e\+04, leaves no more of float32"):
+        implicit(M.float()).eigh(k=5)
+    assert ((implicit(M).eigh(k=5).values - values[:5]).abs() <= 1e-10 * values[:5]).all()
+
+
+def test_clustered_eigenvalues() -> None:
+    values = torch.cat([1 + torch.linspace(1e-3, 0, 60), torch.linspace(0.5, 0, 140)]).double()
+    Q = torch.linalg.qr(draw(200, 200)).Q
+    found = implicit(Q * values @ Q.T).eigh(k=5).values
+    assert ((found - values[:5]).abs() <= 1e-10).all()
+
+
+def test_eigenvalues_repeated_more_often_than_a_block_is_wide() -> None:
+    values = torch.cat([torch.full((12,), 4.0), torch.linspace(3.9, -5, 188)]).double()
+    Q = torch.linalg.qr(draw(200, 200)).Q
+    close(implicit(Q * values @ Q.T).eigh(k=14).values, values[:14], torch.float64)
+
+
+def test_leading_eigenpairs_take_few_products() -> None:
+    columns: list[int] = []
+    values = 1 / torch.arange(1, 3001, dtype=torch.float64)
+
+    def product(V: Tensor) -> Tensor:
+        columns.append(V.shape[1])
+        return values[:, None] * V
+
+    operator = ImplicitOperator(product, 3000, torch.float64, torch.device("cpu"))
+    close(operator.eigh(k=1).values, values[:1], torch.float64)
+    assert sum(columns) <= 60
+
+
+def test_leading_eigenpairs_of_what_has_none() -> None:
+    skew = torch.tril(torch.ones(50, 50, dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"size=50.* is not symmetric"):
+        implicit(skew).eigh(k=2)
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        implicit(skew * float("nan")).eigh(k=2)
+
+
+def test_leading_eigenpairs_that_do_not_converge_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(*args: Any, **options: Any) -> Any:
+        return leading_pairs(*args, **options | {"max_restarts": 2})
+
+    monkeypatch.setattr(krylov, "leading_pairs", hasty)
+    values = torch.linspace(1, 0, 1000, dtype=torch.float64)
+    operator = ImplicitOperator(lambda V: values[:, None] * V, 1000, torch.float64, torch.device("cpu"))
+    with pytest.warns(ConvergenceWarning, match=r"of the 3 leading eigenpairs.*did not converge.*spectrum.top"):
+        operator.eigh(k=3)
+
+
 def test_leading_eigenpairs_of_a_composition_with_products_only() -> None:
     M = spd(60)
     blocks = BlockOperator([(Place.flat(2, 60), implicit(M))], size=70)
@@ -129,3 +196,40 @@ def test_standard_errors_shrink_and_are_honest() -> None:
     few, many = M.estimate_trace(probes=50, seed=0), M.estimate_trace(probes=5000, seed=0)
     assert many.standard_error < few.standard_error / 5
     assert abs(many.value - M.trace()) < 4 * many.standard_error
+
+
+@pytest.mark.parametrize("size", [1e-23, 1e-30, 1e25])
+def test_right_hand_sides_of_any_size(size: float) -> None:
+    M, B = spd(20), draw(20, 2) * torch.tensor([size, 1.0])
+    X, report = implicit(M.float()).cg(B.float())
+    assert report.converged
+    exact = torch.linalg.solve(M, B)
+    for found, wanted in zip(X.T, exact.T, strict=True):
+        close(found, wanted, torch.float32)
+
+
+def test_a_solve_that_falls_short_says_why() -> None:
+    b = draw(50)
+    hard = torch.diag(torch.logspace(0, 8, 50, dtype=torch.float64))
+    with pytest.warns(
+        ConvergenceWarning, match=r"the limit: raise damping, or give .*dataclasses\.replace\(F, max_iter"
+    ):
+        implicit(hard, max_iter=5).solve(b)
+    with pytest.warns(ConvergenceWarning, match="not positive definite: raise damping"):
+        implicit(-hard).solve(b)
+    with pytest.warns(ConvergenceWarning, match=r"float32 cannot do better.*model\.double"):
+        implicit(spd(50).float(), rtol=1e-12).solve(b.float())
+
+
+def test_a_sum_that_falls_short_says_what_can_be_done() -> None:
+    values = torch.logspace(0, 12, 5000, dtype=torch.float64)
+    total = DiagonalOperator(values) + LowRankOperator(draw(3, 5000))
+    with pytest.warns(ConvergenceWarning, match=r"the limit: raise damping\.$"):
+        total.solve(draw(5000))
+
+
+def test_leading_eigenpairs_are_constants() -> None:
+    M = spd(60).requires_grad_()
+    values, vectors = implicit(M).eigh(k=2)
+    assert not values.requires_grad
+    assert not vectors.dense().requires_grad

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from contracts.operators import draw, positive, spd
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from torchtangent.operators import (
@@ -81,8 +82,28 @@ def test_other_files_are_refused(path: Path) -> None:
     for content, message in (
         ({"version": 99, "tree": None}, "version 99"),
         ({"version": 1, "tree": {"type": "os.system", "fields": {}}}, "unknown part 'os.system'"),
-        ({"version": 1, "tree": {"tensor": "0"}}, "does not hold an operator"),
+        ({"version": 1, "tree": {"tensor": "0"}}, "cannot be read as an operator: it holds a Tensor"),
     ):
         save_file(tensors, path, metadata={HEADER: json.dumps(content)})
         with pytest.raises(ValueError, match=message):
+            load(path)
+
+
+def test_files_that_were_changed_are_named(path: Path) -> None:
+    M = DiagonalOperator(torch.ones(3)).on(Space(("w",), (torch.Size([3]),)))
+    M.save(path)
+    with safe_open(path, framework="pt") as file:
+        header = file.metadata()[HEADER]
+    for old, new in (
+        ('"tensor": "0"', '"tensor": "7"'),
+        ('"values"', '"numbers"'),
+        ('"tree"', '"plant"'),
+        ('"version"', '"v"'),
+        ("{", "["),
+        ('"size": [3]', '"size": [4]'),
+        ('"size": [3]', '"dtype": "ones"'),
+    ):
+        assert old in header
+        save_file({"0": torch.ones(3)}, path, metadata={HEADER: header.replace(old, new)})
+        with pytest.raises(ValueError, match=rf"'{path}' cannot be read as an operator: ."):
             load(path)

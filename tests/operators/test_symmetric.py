@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import torchtangent as tt
-from torchtangent.operators.symmetric import eigh
+from torchtangent.operators.symmetric import add_gram, eigh, reflect
 
 
 def sparse(seed: int, n: int) -> torch.Tensor:
@@ -55,3 +55,15 @@ def test_optimizers_go_on(make: object) -> None:
         opt.step()
         assert opt.skipped == 0
         assert not torch.equal(layer.weight, before)
+
+
+@pytest.mark.parametrize(
+    "shape", [(300_000, 1), (300_000, 3), (300_000, 10), (2, 150_000, 9), (9000, 15), (500, 300), (3, 50, 20)]
+)
+def test_sums_of_many_rows_do_not_drift(shape: tuple[int, ...]) -> None:
+    rows = torch.rand(shape)
+    total = torch.ones(*shape[:-2], shape[-1], shape[-1])
+    exact = total.double() + rows.double().mT @ rows.double()
+    add_gram(total, rows)
+    found = torch.stack([reflect(t) for t in total]) if total.dim() == 3 else reflect(total)
+    assert float((found.double() - exact).norm() / exact.norm()) < 3e-6

@@ -20,8 +20,8 @@ from torchtangent.kernel.samples import Samples
 from torchtangent.kernel.targets import Form, as_columns, numbers
 from torchtangent.operators.symmetric import eigh
 from torchtangent.spectrum import Eigenpairs, square, top
+from torchtangent.spectrum.checks import check_numbers, check_some_rows, check_symmetric
 from torchtangent.spectrum.inverse import check_invertible, checked_ridge
-from torchtangent.spectrum.lanczos import check_numbers, check_some_rows, check_symmetric
 
 
 def target(

@@ -14,7 +14,7 @@ from torchtangent.alignment.labels import Targets, one_hot
 from torchtangent.kernel.matrix import Matrix, as_matrix
 from torchtangent.kernel.targets import numbers
 from torchtangent.notice import warn
-from torchtangent.spectrum.lanczos import check_numbers, check_symmetric
+from torchtangent.spectrum.checks import check_numbers, check_symmetric
 from torchtangent.spectrum.leading import square
 
 _BLOCK_BYTES = 64 << 20  # of rows at a time

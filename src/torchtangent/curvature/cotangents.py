@@ -15,7 +15,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -56,15 +55,6 @@ class Cotangents:
             raise ValueError(f"samples={self.samples}: at least one draw is needed.")
         if self.samples > 1 and self.kind != "sampled":
             raise ValueError(f'samples={self.samples} has no effect with kind={self.kind!r}. Pass kind="sampled".')
-
-    def check(self, samples: int, targets: Any) -> None:
-        """Refuse labels that are not one row for each sample, also where nothing but −100 is looked at."""
-        labels = isinstance(targets, Tensor) and targets.dim() > 0 and not targets.is_floating_point()
-        if self.likelihood == "categorical" and labels and len(targets) != samples:
-            raise ValueError(
-                f"The targets have shape {tuple(targets.shape)}, but there are {samples} samples. Pass classes (N,), "
-                "or (N, T) for outputs (N, T, C): not flattened."
-            )
 
     def count(self, outputs: torch.Size) -> int:
         """M, for outputs of shape (C,) or (T, C)."""
@@ -142,7 +132,7 @@ def _categorical_root(p: Float[Tensor, "*lead C"]) -> Float[Tensor, "M *lead C"]
     C = p.shape[-1]
     q = p.flip(-1).cumsum(-1).flip(-1)
     here, q_here, q_next = p[..., :-1], q[..., :-1], q[..., 1:]
-    ratio = torch.where(q_next > 0, here / (q_here * q_next), torch.zeros_like(here)).sqrt()
+    ratio = torch.where(q_next > 0, here / q_here / q_next, torch.zeros_like(here)).sqrt()
     ratio = torch.nan_to_num(ratio, nan=0.0, posinf=0.0)
     below = torch.ones(C, C - 1, dtype=p.dtype, device=p.device).tril(-1)
     L = -p.unsqueeze(-1) * ratio.unsqueeze(-2) * below

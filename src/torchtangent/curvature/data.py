@@ -10,9 +10,20 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from torchtangent.jacobians.inputs import Inputs, leaves, split, take
+from torchtangent.jacobians.inputs import Inputs, batch_size, leaves, split, take
 
 Batch = tuple[Inputs, Any]
+
+
+def check_rows(x: Inputs, targets: Any) -> None:
+    """Refuse targets that are not one row for each sample, also where nothing but −100 is looked at."""
+    samples = batch_size(x)
+    for y in leaves(targets):
+        if len(y) != samples:
+            raise ValueError(
+                f"The targets have shape {tuple(y.shape)}, but there are {samples} samples. Pass one row for each: "
+                "classes (N,), or (N, T) for outputs (N, T, C), not flattened."
+            )
 
 
 class Batches:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from torchtangent.curvature.cotangents import Cotangents
-from torchtangent.curvature.data import Batches
+from torchtangent.curvature.data import Batches, check_rows
 from torchtangent.curvature.implicit import FisherProduct, HessianProduct, Implicit, Loss, implicit
 from torchtangent.curvature.representation import Choice, Layers, Scope, resolve
 from torchtangent.jacobians.capture import Capture
-from torchtangent.jacobians.inputs import Inputs, Output, batch_size, check_devices, map_leaves
+from torchtangent.jacobians.inputs import Inputs, Output, check_devices, map_leaves
 from torchtangent.jacobians.select import Params
 from torchtangent.operators import BlockOperator, Operator
 
@@ -67,7 +69,8 @@ def fisher(
 
     def check(x: Inputs, y: Any) -> None:
         check_devices(model, x)
-        pulled.check(batch_size(x), y)
+        if isinstance(y, Tensor):
+            check_rows(x, y)
 
     source = LayerSource(capture, Batches(data, check, targets=kind == "empirical"), pulled)
     chosen = resolve(representation)
@@ -83,8 +86,11 @@ def fisher(
             (total.again if again else total.update)(layers)
         total.end_sweep()
     blocks = total.finish(source.samples)
-    if len(blocks) == 1 and blocks[0][0].size == capture.space.size and blocks[0][0].rows == 1:
-        return blocks[0][1].on(capture.space)
+    dtype = reduce(torch.promote_types, (block.dtype for _, block in blocks))
+    blocks = [(place, block.to(dtype)) for place, block in blocks]
+    place, only = blocks[0]
+    if place.in_order and place.size == capture.space.size:
+        return only.on(capture.space)
     return BlockOperator(blocks, capture.space.size).on(capture.space)
 
 
@@ -107,7 +113,12 @@ def hessian(model: nn.Module, data: Any, loss: Loss, *, params: Params = None, o
             [0., 1.]])
     """
     capture = Capture(model, params, output)
-    source = LayerSource(capture, Batches(data, lambda x, _: check_devices(model, x), targets=True), None)
+
+    def check(x: Inputs, y: Any) -> None:
+        check_devices(model, x)
+        check_rows(x, y)
+
+    source = LayerSource(capture, Batches(data, check, targets=True), None)
     source.look()
     return implicit(capture, HessianProduct(capture, source.batches, loss)).on(capture.space)
 
@@ -183,7 +194,7 @@ class LayerSource:
     def _size(self, x: Inputs) -> int:
         self.capture.check(x)
         many = 1 if self.cotangents is None else self.cotangents.count(self.capture.output_shape)
-        if many > _MANY:
+        if self.cotangents is not None and self.cotangents.kind == "exact" and many > _MANY:
             self.capture.say_once(
                 "many",
                 f"The exact Fisher matrix of outputs {tuple(self.capture.output_shape)} takes {many:,} backward passes "

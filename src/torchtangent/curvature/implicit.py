@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -15,7 +15,7 @@ from torchtangent.curvature.cotangents import Cotangents
 from torchtangent.curvature.data import Batches
 from torchtangent.curvature.representation import Accumulator, Representation, Scope
 from torchtangent.jacobians.capture import Capture
-from torchtangent.jacobians.inputs import Inputs, batch_size, map_leaves, wide
+from torchtangent.jacobians.inputs import Inputs, batch_size, leaves, map_leaves, wide
 from torchtangent.jacobians.products import Replayed, pull, push, replayed
 from torchtangent.operators import ImplicitOperator
 
@@ -113,49 +113,18 @@ class HessianProduct:
         self.capture, self.batches, self.loss = capture, batches, loss
         self._checked = False
 
-    def _check_mean(self, f: Float[Tensor, "N *out"], y: Any) -> bool:
-        """The loss must be a mean: the same for each sample taken twice. Returns whether it is one over samples.
-
-        It is not where samples have weights, or some are ignored. Outputs are those of the next sample, since a loss
-        that is zero tells nothing.
-        """
-        f = f.detach().roll(1, 0)
-
-        def loss(f: Tensor, pick: Callable[[Tensor], Tensor]) -> Tensor:
-            return self.loss(pick(f), None if y is None else map_leaves(pick, y)).detach()
-
-        once, twice = loss(f, lambda t: t), loss(f, lambda t: torch.cat([t, t]))
-        if once.dim() != 0:
-            raise ValueError(
-                f"The loss should be one number, the mean over the samples; got shape {tuple(once.shape)}."
-            )
-        if not torch.isclose(twice, once, rtol=1e-3, atol=1e-6, equal_nan=True):
-            raise ValueError(
-                f"The loss should be the mean over the samples, but it is {once:.4g} for a batch and {twice:.4g} "
-                'for the same batch twice. Use reduction="mean".'
-            )
-        if len(f) == 1:
-            return True
-        first, others = loss(f, lambda t: t[:1]), loss(f, lambda t: t[1:])
-        return bool(torch.isclose((first + (len(f) - 1) * others) / len(f), once, rtol=1e-3, atol=1e-6))
-
     def __call__(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
         total, n = torch.zeros_like(V), 0
         params = list(self.capture.params.values())
-        means = []
+        check = None if self._checked else MeanCheck(self.loss)
         for x, y in self.batches.pieces(batch_size):
             size = batch_size(x)
             n += size
             self.capture.check(x)
             with self.capture.network.undisturbed():
                 f = self.capture.network(x, as_returned=True)
-                if not self._checked:
-                    means.append(self._check_mean(f, y))
-                if len(means) > 1 and not all(means):
-                    raise ValueError(
-                        "The loss is no mean over samples of what each has by itself (does it ignore some, or weigh "
-                        "them?), so that those of several batches do not add up to that of all. Pass one batch."
-                    )
+                if check is not None:
+                    check(f, y)
                 value = self.loss(f, y)
                 grads = torch.autograd.grad(value, params, create_graph=True, materialize_grads=True)
                 flat = torch.cat([wide(g).flatten() for g in grads])
@@ -167,6 +136,72 @@ class HessianProduct:
                         total[:, k] += size * torch.cat([wide(s).flatten() for s in second])
         self._checked = True
         return total / n
+
+
+class MeanCheck:
+    """Refuses a loss that is no mean, or, of several batches, one that is no mean over samples."""
+
+    def __init__(self, loss: Loss) -> None:
+        self.loss = loss
+        self._first: tuple[Tensor, Any] | None = None
+        self._over_samples = True
+
+    def __call__(self, f: Float[Tensor, "N *out"], y: Any) -> None:
+        f = f.detach().roll(1, 0)  # outputs of the next sample: a loss that is zero tells nothing
+        self._over_samples &= self._mean(f, y)
+        if self._first is None:
+            self._first = f, None if y is None else map_leaves(Tensor.clone, y)
+            return
+        if not (self._over_samples and self._adds_up(*self._first, f, y)):
+            raise ValueError(
+                "The loss is no mean over samples of what each has by itself (does it ignore some, or weigh "
+                "them?), so that those of several batches do not add up to that of all. Pass one batch."
+            )
+
+    def _mean(self, f: Tensor, y: Any) -> bool:
+        """Whether it is a mean over samples: not where they have weights, or some are ignored.
+
+        A mean in any case: the same for each sample taken twice, or else an error.
+        """
+
+        def loss(pick: Callable[[Tensor], Tensor]) -> Tensor:
+            return self.loss(pick(f), None if y is None else map_leaves(pick, y)).detach()
+
+        once, twice = loss(lambda t: t), loss(lambda t: torch.cat([t, t]))
+        if once.dim() != 0:
+            raise ValueError(
+                f"The loss should be one number, the mean over the samples; got shape {tuple(once.shape)}."
+            )
+        first = loss(lambda t: t[:1])
+        if not _same(twice, once, first):
+            raise ValueError(
+                f"The loss should be the mean over the samples, but it is {once:.4g} for a batch and {twice:.4g} "
+                'for the same batch twice. Use reduction="mean".'
+            )
+        return len(f) == 1 or _same((first + (len(f) - 1) * loss(lambda t: t[1:])) / len(f), once, first)
+
+    def _adds_up(self, f: Tensor, y: Any, f2: Tensor, y2: Any) -> bool:
+        """Whether the losses of two batches give that of both together, where these can be joined."""
+        if [t.shape[1:] for t in (f, *leaves(y))] != [t.shape[1:] for t in (f2, *leaves(y2))]:
+            return True  # sequences of different lengths
+        one, two = self.loss(f, y).detach(), self.loss(f2, y2).detach()
+        both = self.loss(torch.cat([f, f2]), _joined(y, y2)).detach()
+        return _same((len(f) * one + len(f2) * two) / (len(f) + len(f2)), both, one)
+
+
+def _same(a: Tensor, b: Tensor, part: Tensor) -> bool:
+    """Whether two losses are equal up to rounding; beside a `part` of them they may be small."""
+    rtol = max(1e-3, 4 * torch.finfo(a.dtype).eps)
+    return bool(torch.isclose(a, b, rtol=rtol, atol=1e-6 * abs(float(part.nan_to_num())), equal_nan=True))
+
+
+def _joined(one: Any, two: Any) -> Any:
+    """The targets of two batches together."""
+    if isinstance(one, Mapping):
+        return {k: _joined(v, two[k]) for k, v in one.items()}
+    if isinstance(one, tuple | list):
+        return tuple(_joined(v, w) for v, w in zip(one, two, strict=True))
+    return torch.cat([one, two]) if isinstance(one, Tensor) and one.dim() > 0 else one
 
 
 def implicit(capture: Capture, product: Callable[[Tensor], Tensor]) -> ImplicitOperator:

@@ -16,7 +16,8 @@ from torchtangent.curvature.representation import (
     Scope,
     resolve,
 )
-from torchtangent.jacobians.factors import Lookup, Outer, is_bias_of
+from torchtangent.jacobians.factors import Dense, Lookup, Outer, is_bias_of
+from torchtangent.notice import listed, warn
 from torchtangent.operators import KroneckerOperator
 
 
@@ -36,7 +37,7 @@ class KFAC(Representation):
     Args:
         sharing: "expand" or "reduce".
         rest: The representation of what is no matrix of a linear map: norm layers, biases on their own,
-            parameters without a rule.
+            parameters without a rule. The diagonal of such a weight is warned of.
     """
 
     sharing: str = "expand"
@@ -91,6 +92,13 @@ class KroneckerSum(Accumulator):
                         del free[bias]
         if free:
             self.rest = self.rest_kind.start(self.scope.part(list(free)))
+        unknown = [name for name in free if isinstance(layers[name], Dense) and len(layers[name].shape) > 1]
+        if unknown and isinstance(self.rest_kind, Diagonal):
+            warn(
+                f"No Kronecker factors are known for {listed(unknown)}: {len(unknown)} of {len(self.scope.names)} "
+                "parameters have a diagonal block. For more of it give rest=, as in tt.KFAC(rest=tt.BlockDiagonal), "
+                "or leave them out with params=."
+            )
 
     def finish(self, n: int) -> Blocks:
         blocks: Blocks = self.rest.finish(n) if self.rest is not None else []

@@ -25,12 +25,13 @@ class Moment:
     def add(self, rows: Float[Tensor, "G R I"]) -> None:
         G, R, I = rows.shape
         if self.thin and self.total is None and G == 1 and sum(map(len, self.rows)) + R <= I // 2:
-            self.rows.append(rows[0])
+            self.rows.append(rows[0].clone())  # they may be the user's inputs, of which a loader refills the buffer
             return
+        total = self._matrix(rows)
         if G == 1:
-            add_gram(self._matrix(rows)[0], rows[0])
+            add_gram(total[0], rows[0])
         else:
-            self._matrix(rows).baddbmm_(rows.mT, rows)
+            add_gram(total, rows)
 
     def add_matrix(self, product: Float[Tensor, "G I I"]) -> None:
         """Add a product rowsᵀ rows that is already formed."""

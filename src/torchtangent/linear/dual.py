@@ -25,7 +25,7 @@ from torchtangent.linear.losses import find_loss
 from torchtangent.linear.path import Path, Rule
 from torchtangent.linear.points import Points, Terms, at_start
 from torchtangent.operators import Operator
-from torchtangent.spectrum.lanczos import check_some_rows
+from torchtangent.spectrum.checks import check_some_rows
 
 __all__ = ["SGD", "Fit"]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchtangent.operators.base import Operator
 from torchtangent.operators.basis import BatchBasis
 from torchtangent.operators.space import Space
-from torchtangent.operators.spectrum import Factorization, Spectrum, indefinite, rounding, singular
+from torchtangent.operators.spectrum import Factorization, Spectrum, indefinite, rounding, singular, square_sum
 from torchtangent.operators.symmetric import eigh
 
 
@@ -64,7 +64,7 @@ class ArrowheadOperator(Operator):
         d, c = self.diagonal + damping, self.corner + damping
         ratio = self.edge / d
         schur = c - (self.edge * ratio).sum(1)
-        definite = (d.amin(1) > 0) & (schur > 0)
+        definite = (d > 0).all(1) & (schur > 0)
         unsafe = self._check_rows(d, schur, definite, damping)
 
         def solve(V: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class ArrowheadOperator(Operator):
 
         def logdet() -> Tensor:
             if not bool(definite.all()):
-                smallest = torch.minimum(d.amin(1), schur).amin()
+                smallest = torch.cat([d, schur[:, None]], 1).amin()
                 raise indefinite(f"{self!r} with damping={damping:g}", float(smallest), "log-determinant")
             return d.log().sum() + schur.log().sum()
 
@@ -94,7 +94,7 @@ class ArrowheadOperator(Operator):
     def _power_trace(self, power: int) -> Float[Tensor, ""]:
         if power == 1:
             return self.diagonal.sum() + self.corner.sum()
-        return self.diagonal.square().sum() + 2 * self.edge.square().sum() + self.corner.square().sum()
+        return square_sum(self.diagonal) + 2 * square_sum(self.edge) + square_sum(self.corner)
 
     def _check_rows(self, d: Tensor, schur: Tensor, definite: Tensor, damping: float) -> Tensor | None:
         """The rows where eliminating d may fail, if any; an error if one is singular.
@@ -102,7 +102,7 @@ class ArrowheadOperator(Operator):
         Elimination is stable in definite rows; in the others a small pivot is not safe.
         """
         unsafe = None
-        if not bool(definite.all()):
+        if d.shape[1] and not bool(definite.all()):
             if bool(((d == 0) & (self.edge == 0)).any()):
                 raise singular(repr(self), damping)
             largest = torch.maximum(d.abs(), self.edge.abs()).amax(1)

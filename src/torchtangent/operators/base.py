@@ -11,10 +11,11 @@ import copy
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -23,7 +24,7 @@ from torchtangent.operators.basis import Basis
 from torchtangent.operators.estimate import Estimate, estimated_diagonal, estimated_trace
 from torchtangent.operators.krylov import top_eigenpairs
 from torchtangent.operators.space import Restore, Space, Vector, tensor_columns
-from torchtangent.operators.spectrum import EXACT_LIMIT, Eigh, Factorization, Spectrum
+from torchtangent.operators.spectrum import EXACT_LIMIT, Eigh, Factorization, Spectrum, dtype_name
 from torchtangent.operators.tree import converted, parts
 
 Number = float | int | Tensor
@@ -91,7 +92,7 @@ class Operator(ABC):
 
     @abstractmethod
     def _power_trace(self, power: int) -> Float[Tensor, ""]:
-        """The trace of M (power 1) or of M² (power 2)."""
+        """The trace of M (power 1) or of M² (power 2), the latter in float64."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -137,7 +138,7 @@ class Operator(ABC):
 
     def frobenius(self) -> Float[Tensor, ""]:
         """The Frobenius norm ‖M‖ = (tr M²)^½, exact."""
-        return self._power_trace(2).clamp(min=0).sqrt()
+        return self._power_trace(2).clamp(min=0).sqrt().to(self.dtype)
 
     def logdet(self, damping: Number = 0.0) -> Float[Tensor, ""]:
         """log det(M + damping·I); an error that says so if that is not positive definite."""
@@ -151,15 +152,15 @@ class Operator(ABC):
 
         Args:
             k: only the k (algebraically) largest. Operators of which only products are known find
-                them by block Lanczos iterations, which warn if the residuals do not converge.
-            seed: of the first block of those iterations.
+                them by block Lanczos iterations, to eps^⅔ of each or 30 eps of the largest, and warn
+                (`ConvergenceWarning`) where that is not reached, or says little about a small one.
+            seed: of the random blocks of those iterations.
         """
         if k is not None and k < 1:
             raise ValueError(f"k must be at least 1, got {k}.")
         few = k is not None and (10 * k if self.size <= EXACT_LIMIT else 4 * k) <= self.size
         if k is not None and few and self.matrix_free:
-            start = torch.Generator().manual_seed(seed)
-            return top_eigenpairs(self._matmat, self.size, k, self.dtype, self.device, start)
+            return top_eigenpairs(self, k, seed)
         return self._spectrum.leading(k)
 
     def dense(self) -> Float[Tensor, "P P"]:
@@ -186,6 +187,7 @@ class Operator(ABC):
             return NotImplemented
         if other.size != self.size:
             raise ValueError(f"Cannot add operators of sizes {self.size} and {other.size}.")
+        check_alike([self, other])
         if None not in (self.space, other.space) and self.space != other.space:
             raise ValueError("Cannot add operators on different spaces: names or shapes differ.")
         return added(self, other).on(self.space or other.space)
@@ -234,9 +236,24 @@ class Operator(ABC):
         clone.__dict__["space"] = space
         return clone
 
-    def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Operator:
-        """The same operator in another dtype or on another device."""
-        return converted(self, dtype, None if device is None else torch.device(device))
+    def to(
+        self,
+        *kinds: torch.dtype | torch.device | str | None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Operator:
+        """The same operator in another dtype or on another device: `M.to(torch.float64)`, `M.to("cuda")`."""
+        for kind in kinds:
+            if isinstance(kind, torch.dtype):
+                dtype = kind
+            elif kind is not None:
+                device = kind
+        if dtype is not None and not dtype.is_floating_point:
+            raise ValueError(f"An operator holds floating-point numbers, which {dtype_name(dtype)} are not.")
+        where = self.device if device is None else torch.empty(0, device=device).device  # "cuda" is "cuda:0"
+        if where == self.device and dtype in (None, self.dtype):
+            return self
+        return converted(self, dtype, where)
 
     def eigenbasis(self) -> Basis:
         """Orthonormal eigenvectors of all non-zero eigenvalues (and perhaps others), in any order."""
@@ -262,7 +279,9 @@ class Operator(ABC):
         from scipy.sparse.linalg import LinearOperator
 
         def multiply(x: Any) -> Any:
-            v = torch.as_tensor(x).to(device=self.device, dtype=self.dtype)
+            if np.iscomplexobj(x):
+                return multiply(x.real) + 1j * multiply(x.imag)
+            v = torch.from_numpy(np.array(x)).to(device=self.device, dtype=self.dtype)  # a copy: it may be read-only
             return self._matmat(v.reshape(self.size, -1)).reshape(v.shape).detach().cpu().numpy()
 
         return LinearOperator(
@@ -276,7 +295,7 @@ class Operator(ABC):
 
     def __repr__(self) -> str:
         inside = Counter(type(part).__name__ for part in parts(self, Operator))
-        words = [f"size={self.size}", f"dtype={str(self.dtype).removeprefix('torch.')}"]
+        words = [f"size={self.size}", f"dtype={dtype_name(self.dtype)}"]
         return f"{type(self).__name__}({', '.join(words + [f'{n} {kind}' for kind, n in sorted(inside.items())])})"
 
     # ---------------------------------------------------------------------------------------- inside
@@ -321,6 +340,14 @@ def unit_columns(operator: Operator) -> Iterator[tuple[slice, Float[Tensor, "P K
         E = torch.zeros(operator.size, stop - start, dtype=operator.dtype, device=operator.device)
         E[start:stop].fill_diagonal_(1)
         yield slice(start, stop), operator._matmat(E)
+
+
+def check_alike(operators: Sequence[Operator]) -> None:
+    """Refuse to compose operators of several dtypes or devices."""
+    kinds = {(M.dtype, M.device.type) for M in operators}
+    if len(kinds) > 1:
+        said = " and ".join(sorted(f"{dtype_name(dtype)} on {device}" for dtype, device in kinds))
+        raise ValueError(f"These operators do not go together: {said}. Convert some with .to().")
 
 
 def checked_damping(damping: Number) -> float:

@@ -135,13 +135,13 @@ class KroneckerBasis(Basis):
         self._describe(self.left.size * self.right.size, self.left.rank * self.right.rank, like)
 
     def lift(self, C: Float[Tensor, "R K"]) -> Float[Tensor, "P K"]:
-        return both_sides(self.left.lift, self.right.lift, C, self.left.rank)
+        return both_sides(self.left.lift, self.right.lift, C, (self.left.rank, self.right.rank))
 
     def project(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "R K"]:
-        return both_sides(self.left.project, self.right.project, V, self.left.size)
+        return both_sides(self.left.project, self.right.project, V, (self.left.size, self.right.size))
 
     def lift_squared(self, C: Float[Tensor, "R K"]) -> Float[Tensor, "P K"]:
-        return both_sides(self.left.lift_squared, self.right.lift_squared, C, self.left.rank)
+        return both_sides(self.left.lift_squared, self.right.lift_squared, C, (self.left.rank, self.right.rank))
 
 
 @final
@@ -166,7 +166,7 @@ class BatchBasis(Basis):
 
     def _each(self, matrices: Float[Tensor, "B m n"], V: Tensor) -> Tensor:
         batch, rows, cols = matrices.shape
-        return (matrices @ V.reshape(batch, cols, -1)).reshape(batch * rows, -1)
+        return (matrices @ V.reshape(batch, cols, V.shape[1])).reshape(batch * rows, V.shape[1])
 
 
 @final
@@ -234,15 +234,17 @@ def as_basis(basis: Basis | Tensor) -> Basis:
     return Columns(basis) if isinstance(basis, Tensor) else basis
 
 
-def both_sides(left: Callable[[Tensor], Tensor], right: Callable[[Tensor], Tensor], V: Tensor, rows: int) -> Tensor:
+def both_sides(
+    left: Callable[[Tensor], Tensor], right: Callable[[Tensor], Tensor], V: Tensor, shape: tuple[int, int]
+) -> Tensor:
     """(L ⊗ R) V for V (rows·cols, K) row-major, by functions that apply L and R to columns.
 
     A single column is two matrix products on transposed views, without a copy.
     """
-    columns = V.shape[1]
-    if columns == 1:
-        return left(right(V.reshape(rows, -1).T).T).reshape(-1, 1)
-    X = V.reshape(rows, -1, columns).transpose(0, 1)
-    X = right(X.reshape(X.shape[0], -1))
-    X = X.reshape(X.shape[0], rows, columns).transpose(0, 1)
-    return left(X.reshape(rows, -1)).reshape(-1, columns)
+    (rows, cols), K = shape, V.shape[1]
+    if K == 1:
+        return left(right(V.reshape(rows, cols).T).T).reshape(-1, 1)
+    X = right(V.reshape(rows, cols, K).transpose(0, 1).reshape(cols, rows * K))
+    cols = X.shape[0]
+    X = left(X.reshape(cols, rows, K).transpose(0, 1).reshape(rows, cols * K))
+    return X.reshape(X.shape[0] * cols, K)

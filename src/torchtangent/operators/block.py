@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.operators.base import Operator
+from torchtangent.operators.base import Operator, check_alike
 from torchtangent.operators.basis import BlockBasis
 from torchtangent.operators.space import Place, Space
 from torchtangent.operators.spectrum import Factorization, Spectrum, indefinite, singular
@@ -44,6 +44,7 @@ class BlockOperator(Operator):
         for place, block in self.blocks:
             if place.size != block.size:
                 raise ValueError(f"A place of {place.size} entries holds a block of size {block.size}: {block}.")
+        check_alike([block for _, block in self.blocks])
         _check_disjoint([place for place, _ in self.blocks], self.size)
         self._describe(self.size, like=self.blocks[0][1])
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.operators.base import Operator, unit_columns
+from torchtangent.operators.base import Operator, check_alike, unit_columns
 from torchtangent.operators.derivative import linear
 from torchtangent.operators.krylov import conjugate_gradients
 from torchtangent.operators.space import Space
@@ -22,7 +22,10 @@ from torchtangent.operators.spectrum import (
     Spectrum,
     dense_spectrum,
     rounding,
+    square_sum,
 )
+
+_PRODUCTS = 1000  # after which conjugate gradients give up
 
 
 @final
@@ -51,6 +54,7 @@ class SumOperator(Operator):
         sizes = sorted({term.size for term in self.terms})
         if len(sizes) != 1:
             raise ValueError(f"SumOperator needs terms of one size, got {sizes}.")
+        check_alike(self.terms)
         self._describe(sizes[0], like=self.terms[0])
 
     def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
@@ -77,7 +81,7 @@ class SumOperator(Operator):
         if power == 1:
             return torch.stack([term.trace() for term in self.terms]).sum()
         check_exact(self, "The exact norm", "add operators of one structure")
-        return torch.stack([columns.square().sum() for _, columns in unit_columns(self)]).sum()
+        return torch.stack([square_sum(columns) for _, columns in unit_columns(self)]).sum()
 
 
 @final
@@ -217,9 +221,9 @@ def iterative(operator: Operator, damping: float) -> Factorization:
             lambda U: operator._matmat(U).add(U, alpha=damping),
             V,
             rtol=20 * torch.finfo(V.dtype).eps ** 0.75,
-            max_iter=1000,
+            max_iter=_PRODUCTS,
         )
-        report.warn(repr(operator))
+        report.warn(repr(operator), _PRODUCTS)
         return X
 
     def solve(V: Tensor) -> Tensor:

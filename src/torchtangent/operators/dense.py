@@ -12,12 +12,14 @@ from torch import Tensor
 from torchtangent.operators.base import Operator
 from torchtangent.operators.space import Space
 from torchtangent.operators.spectrum import (
+    NOISE,
     Factorization,
     Spectrum,
     dense_spectrum,
     indefinite,
     rounding,
     singular,
+    square_sum,
 )
 
 
@@ -27,7 +29,8 @@ class DenseOperator(Operator):
     """M = matrix.
 
     Solves are by Cholesky decomposition, P³/3 multiplications each time (`inverse` keeps it); a matrix
-    that is not positive definite is solved by LU decomposition.
+    that is not positive definite is solved by LU decomposition, and one that is singular up to rounding,
+    with a damping that is no larger, by its eigendecomposition and with a warning.
 
     Args:
         matrix: (P, P), symmetric; only its lower triangle enters solves and eigendecompositions.
@@ -56,14 +59,15 @@ class DenseOperator(Operator):
         A = self.matrix.clone()
         A.diagonal().add_(damping)
         L, info = torch.linalg.cholesky_ex(A)
-        if info == 0:
-            self._check_pivots(L.diagonal().square(), damping)
+        if info == 0 and not self._lost(L.diagonal().square(), damping):
             return Factorization(lambda V: torch.cholesky_solve(V, L), lambda: 2 * L.diagonal().log().sum())
-        LU, pivots, info = torch.linalg.lu_factor_ex(A)
         if info != 0:
+            LU, pivots, info = torch.linalg.lu_factor_ex(A)
+            if info == 0 and not self._lost(LU.diagonal(), damping):
+                return Factorization(lambda V: torch.linalg.lu_solve(LU, pivots, V), lambda: self._no_logdet(damping))
+        if damping == 0:
             raise singular(repr(self), damping)
-        self._check_pivots(LU.diagonal(), damping)
-        return Factorization(lambda V: torch.linalg.lu_solve(LU, pivots, V), lambda: self._no_logdet(damping))
+        return self._spectrum.factorization(damping, 0.0, repr(self))
 
     def _decompose(self) -> Spectrum:
         return dense_spectrum(self.matrix)
@@ -72,13 +76,14 @@ class DenseOperator(Operator):
         return self.matrix.diagonal().clone()
 
     def _power_trace(self, power: int) -> Float[Tensor, ""]:
-        return self.matrix.trace() if power == 1 else self.matrix.square().sum()
+        return self.matrix.trace() if power == 1 else square_sum(self.matrix)
 
-    def _check_pivots(self, pivots: Tensor, damping: float) -> None:
-        """Refuse a matrix that is singular up to rounding, unless damping was asked for."""
+    def _lost(self, pivots: Tensor, damping: float) -> bool:
+        """Whether the matrix is singular up to rounding, and damping does not help."""
         sizes = pivots.abs()
-        if damping == 0 and bool(sizes.min() <= rounding(self.dtype, self.size) * sizes.max()):
-            raise singular(repr(self), damping)
+        if not self.size or damping > rounding(self.dtype, NOISE) * float(torch.linalg.matrix_norm(self.matrix)):
+            return False
+        return bool(sizes.min() <= rounding(self.dtype, self.size) * sizes.max())
 
     def _no_logdet(self, damping: float) -> Tensor:
         raise indefinite(repr(self), float(self._spectrum.values.min()) + damping, "log-determinant")

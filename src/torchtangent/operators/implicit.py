@@ -15,9 +15,13 @@ from torchtangent.operators.base import Number, Operator, checked_damping, unit_
 from torchtangent.operators.derivative import linear
 from torchtangent.operators.krylov import SolveReport, conjugate_gradients
 from torchtangent.operators.space import Space, Vector
-from torchtangent.operators.spectrum import EXACT_LIMIT, Factorization, Spectrum, dense_spectrum
+from torchtangent.operators.spectrum import EXACT_LIMIT, Factorization, Spectrum, dense_spectrum, square_sum
 
 _MANY = 1024  # products that are worth a word
+_OPTIONS = (
+    ", or give the operator another limit or a preconditioner: dataclasses.replace(F, max_iter=…, "
+    "preconditioner=kfac.inverse(damping))"
+)
 
 
 @final
@@ -72,12 +76,12 @@ class ImplicitOperator(Operator):
         out = linear(self.matmat, self.matmat, V)
         if out.shape != V.shape:
             raise ValueError(f"The function of {self!r} turned {tuple(V.shape)} into {tuple(out.shape)}.")
-        return out
+        return out.clone() if _owner(out) is _owner(V) else out
 
     def _factorize(self, damping: float) -> Factorization:
         def solve(V: Tensor) -> Tensor:
             X, report = self._conjugate_gradients(V, damping)
-            report.warn(repr(self))
+            report.warn(repr(self), self._limit, _OPTIONS)
             return X
 
         return Factorization(lambda V: linear(solve, solve, V), lambda: self._spectrum.logdet(damping, 0.0, repr(self)))
@@ -98,16 +102,20 @@ class ImplicitOperator(Operator):
             self._check_size("The exact trace", "use estimate_trace(probes, seed)")
             return self._diagonal().sum()
         self._check_size("The exact norm", "use a structured representation")
-        return torch.stack([columns.square().sum() for _, columns in unit_columns(self)]).sum()
+        return torch.stack([square_sum(columns) for _, columns in unit_columns(self)]).sum()
 
     def _conjugate_gradients(self, V: Tensor, damping: float) -> tuple[Tensor, SolveReport]:
         return conjugate_gradients(
             lambda X: self._matmat(X).add(X, alpha=damping),
             V,
             rtol=self.rtol,
-            max_iter=min(10 * self.size, 1000) if self.max_iter is None else self.max_iter,
+            max_iter=self._limit,
             precondition=self.preconditioner._matmat if self.preconditioner else None,
         )
+
+    @property
+    def _limit(self) -> int:
+        return min(10 * self.size, 1000) if self.max_iter is None else self.max_iter
 
     def _check_size(self, what: str, advice: str) -> None:
         """Refuse P products with a large operator."""
@@ -118,3 +126,8 @@ class ImplicitOperator(Operator):
             )
         if self.size > _MANY:
             warn(f"{what} of {self!r} takes {self.size} products, which may be long. Instead, {advice}.")
+
+
+def _owner(t: Tensor) -> Tensor:
+    """The tensor of which it is a view, or itself."""
+    return t if t._base is None else t._base

@@ -47,21 +47,21 @@ class KroneckerOperator(Operator):
         self._describe(self.left.size * self.right.size, like=self.left)
 
     def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
-        return both_sides(self.left._matmat, self.right._matmat, V, self.left.size)
+        return both_sides(self.left._matmat, self.right._matmat, V, (self.left.size, self.right.size))
 
     def _factorize(self, damping: float) -> Factorization:
         if damping != 0:
             return self._spectrum.factorization(damping, 0.0, repr(self))
         left, right = self.left._factorize(0.0), self.right._factorize(0.0)
         return Factorization(
-            lambda V: both_sides(left.solve, right.solve, V, self.left.size),
+            lambda V: both_sides(left.solve, right.solve, V, (self.left.size, self.right.size)),
             lambda: self._spectrum.logdet(0.0, 0.0, repr(self)),
         )
 
     def _decompose(self) -> Spectrum:
         left, right = self.left._spectrum.completed(), self.right._spectrum.completed()
         values = torch.outer(left.values, right.values)
-        return Spectrum(values.reshape(-1), KroneckerBasis(left.basis, right.basis))
+        return Spectrum(values.reshape(-1), KroneckerBasis(left.basis, right.basis), noise=left.noise + right.noise)
 
     def _diagonal(self) -> Float[Tensor, " P"]:
         return torch.outer(self.left.diag(), self.right.diag()).reshape(-1)

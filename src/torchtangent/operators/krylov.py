@@ -1,9 +1,10 @@
-"""Iterations that need nothing but products: conjugate gradients and block Lanczos."""
+"""What nothing but products is needed for: solves and leading eigenpairs, with a word where they fall short."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -11,8 +12,11 @@ from torch import Tensor
 
 from torchtangent.notice import warn
 from torchtangent.operators.basis import Columns
-from torchtangent.operators.spectrum import Eigh
-from torchtangent.operators.symmetric import eigh
+from torchtangent.operators.lanczos import leading_pairs
+from torchtangent.operators.spectrum import Eigh, dtype_name, or_wider
+
+if TYPE_CHECKING:
+    from torchtangent.operators.base import Operator
 
 
 class ConvergenceWarning(UserWarning):
@@ -28,23 +32,31 @@ class SolveReport:
         iterations: products made.
         residuals: (K,), the true ‖b − Ax‖ / ‖b‖ of each column, recomputed at the end.
         rtol: what was asked for.
+        definite: whether no direction without positive curvature was met.
     """
 
     converged: bool
     iterations: int
     residuals: Float[Tensor, " K"]
     rtol: float
+    definite: bool = True
 
-    def warn(self, name: str) -> None:
-        """Warn if the solution is not as accurate as asked for."""
-        if not self.converged:
-            warn(
-                f"Conjugate gradients on {name} stopped after {self.iterations} iterations at a relative "
-                f"residual of {float(self.residuals.max()):.2e} (asked for {self.rtol:.1e}). Raise damping, "
-                "or give the operator another limit or a preconditioner: dataclasses.replace(F, max_iter=…, "
-                "preconditioner=kfac.inverse(damping)).",
-                ConvergenceWarning,
-            )
+    def warn(self, name: str, max_iter: int, options: str = "") -> None:
+        """Warn if the solution is not as accurate as asked for; `options` are what helps against the limit."""
+        if self.converged:
+            return
+        if not self.definite:
+            why = "The damped matrix is not positive definite: raise damping."
+        elif self.iterations >= max_iter:
+            why = f"That is the limit: raise damping{options}."
+        else:
+            dtype = self.residuals.dtype
+            why = f"{dtype_name(dtype)} cannot do better: raise damping{or_wider(dtype)}."
+        warn(
+            f"Conjugate gradients on {name} stopped after {self.iterations} iterations at a relative residual of "
+            f"{float(self.residuals.max()):.2e} (asked for {self.rtol:.1e}). {why}",
+            ConvergenceWarning,
+        )
 
 
 def conjugate_gradients(
@@ -59,17 +71,21 @@ def conjugate_gradients(
 
     Columns that have converged, or whose search direction shows no positive curvature, stand still.
     """
+    sizes = B.abs().amax(0)
+    sizes = torch.where(sizes > 0, sizes, 1)
+    B = B / sizes  # squares of what is very small or large are no numbers
     norms = torch.linalg.vector_norm(B, dim=0)
     goal = rtol * norms
     X, R = torch.zeros_like(B), B.clone()
     Z = precondition(R) if precondition else R
     D, rho = Z.clone(), (R * Z).sum(0)
-    iterations = 0
+    iterations, definite = 0, torch.ones_like(norms, dtype=torch.bool)
     active = torch.linalg.vector_norm(R, dim=0) > goal
     while iterations < max_iter and bool(active.any()):
         AD = matmat(D)
         iterations += 1
         curvature = (D * AD).sum(0)
+        definite &= ~active | (curvature > 0)
         active &= curvature > 0
         step = torch.where(active, rho / curvature, 0)
         X.addcmul_(D, step)
@@ -81,58 +97,40 @@ def conjugate_gradients(
     residuals = torch.linalg.vector_norm(B - matmat(X), dim=0) / norms.clamp(min=torch.finfo(B.dtype).tiny)
     # Rounding lets the recursive residual drift below the true one by a little: allow it a factor of two.
     converged = bool((residuals <= 2 * rtol).all())
-    return X, SolveReport(converged, iterations, residuals, rtol)
+    return X * sizes, SolveReport(converged, iterations, residuals, rtol, bool(definite.all()))
 
 
-def top_eigenpairs(
-    matmat: Callable[[Tensor], Tensor],
-    size: int,
-    k: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    generator: torch.Generator,
-    *,
-    max_iter: int = 300,
-) -> Eigh:
-    """The k largest eigenpairs by block Lanczos iterations with thick restarts.
+def top_eigenpairs(M: Operator, k: int, seed: int) -> Eigh:
+    """The k largest eigenpairs by block Lanczos iterations; a warning if some are not what they should be.
 
-    The subspace grows by the residuals of the wanted Ritz pairs, which spans a block Krylov space;
-    when it is full, it shrinks to the best 2k Ritz vectors. A pair has converged when
-    ‖M q − θ q‖ ≤ eps^⅔ · max |θ|; the error of its eigenvalue is then below eps.
+    A pair has converged when ‖Mq − λq‖ ≤ eps^⅔ · |λ|, or when it is at the rounding of the dtype, 30 eps · max |λ|.
     """
-    tolerance = torch.finfo(dtype).eps ** (2 / 3)
-    room = min(size, max(6 * k, 3 * k + 20))
-    start = torch.randn(size, k, generator=generator, dtype=torch.float64, device="cpu").to(dtype=dtype, device=device)
-    U = torch.linalg.qr(start).Q
-    MU = matmat(U)
-    for _ in range(max_iter):
-        theta, Y = eigh(_symmetric(U.T @ MU))
-        Q = U @ Y[:, -k:]
-        residual = MU @ Y[:, -k:] - Q * theta[-k:]
-        norms = torch.linalg.vector_norm(residual, dim=0)
-        unconverged = norms > tolerance * theta.abs().max()
-        if not bool(unconverged.any()):
-            break
-        if U.shape[1] + k > room:
-            U, MU = U @ Y[:, -2 * k :], MU @ Y[:, -2 * k :]
-        fresh = _orthonormal(residual[:, unconverged] / norms[unconverged], U)
-        U, MU = torch.cat([U, fresh], dim=1), torch.cat([MU, matmat(fresh)], dim=1)
-    else:
+
+    def check(block: Tensor, dtype: torch.dtype) -> None:
+        gap, size = torch.linalg.vector_norm(block - block.T), torch.linalg.vector_norm(block)
+        if not bool(torch.isfinite(size)):
+            raise ValueError(f"Products with {M!r} have NaN or infinity.")
+        if bool(gap > 10 * torch.finfo(dtype).eps ** 0.5 * size):
+            raise ValueError(f"{M!r} is not symmetric: ‖M − Mᵀ‖ / ‖M‖ is about {float(gap / size):.1e}.")
+
+    tol = torch.finfo(M.dtype).eps ** (2 / 3)
+    # Narrow blocks: each column is a product, which may be a sweep over data.
+    values, vectors, goal = leading_pairs(M, k, block=max(k // 8, 2), tol=tol, seed=seed, max_restarts=50, check=check)
+    residuals, sizes = torch.linalg.vector_norm((M @ vectors).detach() - vectors * values, dim=0), values.abs()
+    missed = residuals > 2 * goal
+    vague = (residuals > 0.01 * sizes) & (sizes > 4 * torch.finfo(M.dtype).eps * sizes.max())  # and not zero
+    if bool(missed.any()):
         warn(
-            f"{int(unconverged.sum())} of the {k} leading eigenpairs did not converge in {max_iter} "
-            f"iterations: the largest relative residual is {float(norms.max() / theta.abs().max()):.2e}.",
+            f"{int(missed.sum())} of the {k} leading eigenpairs of {M!r} did not converge: the largest residual is "
+            f"{float(residuals.max() / sizes.max()):.1e} of the largest eigenvalue. Ask for fewer, or for less: "
+            "torchtangent.spectrum.top(M, k, tol=1e-3).",
             ConvergenceWarning,
         )
-    return Eigh(theta[-k:].flip(0), Columns(Q.flip(1)))
-
-
-def _orthonormal(block: Tensor, against: Tensor) -> Tensor:
-    """An orthonormal basis of the block, orthogonal to `against`; repeated for what rounding leaves."""
-    for _ in range(3):
-        block = block - against @ (against.T @ block)
-        block = torch.linalg.qr(block).Q
-    return block
-
-
-def _symmetric(matrix: Tensor) -> Tensor:
-    return (matrix + matrix.T) / 2
+    elif bool(vague.any()):
+        warn(
+            f"{int(vague.sum())} of the {k} leading eigenvalues of {M!r} are known to {float(residuals.max()):.1e} "
+            f"only: the largest, {float(sizes.max()):.1e}, leaves no more of {dtype_name(M.dtype)}. Ask for "
+            f"fewer{or_wider(M.dtype)}.",
+            ConvergenceWarning,
+        )
+    return Eigh(values, Columns(vectors))

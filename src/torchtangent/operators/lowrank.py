@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchtangent.operators.base import Operator
 from torchtangent.operators.space import Space
-from torchtangent.operators.spectrum import Factorization, Spectrum, rounding, thin_spectrum
+from torchtangent.operators.spectrum import Factorization, Spectrum, rounding, square_sum, thin_spectrum
 
 
 @final
@@ -55,4 +55,4 @@ class LowRankOperator(Operator):
             return self.rows.square().sum()
         R, P = self.rows.shape
         gram = self.rows @ self.rows.T if R <= P else self.rows.T @ self.rows
-        return gram.square_().sum()
+        return square_sum(gram)

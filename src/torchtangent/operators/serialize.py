@@ -52,14 +52,18 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Op
         header = (file.metadata() or {}).get(HEADER)
         if header is None:
             raise ValueError(f"'{os.fspath(path)}' is a safetensors file, but not one of an operator.")
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    try:
         content = json.loads(header)
         if content["version"] != VERSION:
-            raise ValueError(f"'{os.fspath(path)}' has version {content['version']}, this code reads {VERSION}.")
-        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    operator = _decode(content["tree"], tensors, torch.device(device))
-    if not isinstance(operator, Operator):
-        raise ValueError(f"'{os.fspath(path)}' does not hold an operator.")
-    return operator
+            raise ValueError(f"it has version {content['version']}, this code reads {VERSION}.")
+        operator = _decode(content["tree"], tensors, torch.device(device))
+        if not isinstance(operator, Operator):
+            raise ValueError(f"it holds a {type(operator).__name__}.")
+        return operator.on(operator.space)  # an error if the space is another's
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError) as error:
+        what = f"there is no {error}." if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"'{os.fspath(path)}' cannot be read as an operator: {what}") from error
 
 
 @dataclasses.dataclass
@@ -113,7 +117,7 @@ def _decode(tree: Any, tensors: dict[str, Tensor], device: torch.device) -> Any:
         case {"tensor": key}:
             return tensors[key]
         case {"dtype": name}:
-            return getattr(torch, name)
+            return torch.empty(0, dtype=getattr(torch, name)).dtype
         case {"device": _}:
             return device
         case {"size": sizes}:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -190,6 +191,12 @@ class Place:
     def size(self) -> int:
         """The number of entries, rows × cols."""
         return self.rows * self.cols
+
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether it is a stretch of the flat vector as it stands, in a single row."""
+        joined = all(a.start + a.numel == b.start for a, b in pairwise(self.segments))
+        return self.rows == 1 and joined and all(segment.in_order for segment in self.segments)
 
     def gather(self, V: Shaped[Tensor, "P K"]) -> Shaped[Tensor, "block K"]:
         """The block's entries (rows·cols, K) of a contiguous V (P, K), row-major: a view where possible."""

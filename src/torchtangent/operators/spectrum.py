@@ -19,11 +19,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchtangent.notice import warn
 from torchtangent.operators.basis import Basis, Columns, pick
 from torchtangent.operators.symmetric import eigh
 
 EXACT_LIMIT = 4096
 """The largest size at which an operator without structure is turned into a dense matrix unasked."""
+
+NOISE = 10
+"""Within so many roundings of the largest eigenvalue a decomposition finds one that is zero (measured: up to 6)."""
 
 
 class Eigh(NamedTuple):
@@ -58,11 +62,13 @@ class Spectrum:
         values: (R,), those of the columns of the basis.
         basis: Q (P, R), R < P if thin.
         rest: ρ, the eigenvalue of the orthogonal complement of a thin basis.
+        noise: what rounding may have made of an eigenvalue that is zero, relative to the largest.
     """
 
     values: Float[Tensor, " R"]
     basis: Basis
     rest: float = 0.0
+    noise: float = 0.0
 
     @property
     def missing(self) -> int:
@@ -93,7 +99,7 @@ class Spectrum:
 
     def power_trace(self, power: int) -> Float[Tensor, ""]:
         """The trace of M (power 1) or M² (power 2)."""
-        total = self.values.sum() if power == 1 else self.values.square().sum()
+        total = self.values.sum() if power == 1 else square_sum(self.values)
         return total + self.missing * self.rest**power if self.missing else total
 
     def inverse(self, damping: float, tolerance: float, name: str) -> Spectrum:
@@ -124,8 +130,8 @@ class Spectrum:
 
     def root(self, name: str) -> Spectrum:
         """The spectrum of M^½; an error if M has a negative eigenvalue beyond rounding."""
-        largest = max(float(self.values.abs().max()), abs(self.rest))
-        smallest = min(float(self.values.min()), self.rest if self.missing else 0.0)
+        values = [*self._extremes.tolist(), self.rest] if self.values.numel() else [self.rest]
+        largest, smallest = max(map(abs, values)), min(values)
         # Rounding grows like √P in practice; P itself would excuse anything for large float32 operators.
         if smallest < -rounding(self.values.dtype, 10 * math.isqrt(self.basis.size)) * largest:
             raise indefinite(name, smallest, "square root")
@@ -159,13 +165,23 @@ class Spectrum:
         return Eigh(values, pick(full.basis, index))
 
     def shifted(self, damping: float, tolerance: float, name: str) -> tuple[Float[Tensor, " R"], float]:
-        """λ + damping, and the smallest with that of the complement; an error if one is zero."""
+        """λ + damping, and the smallest with that of the complement; an error if one is zero, a word if it is noise."""
         shifted = self.values + damping
+        if not self.values.numel():
+            if self.missing and self.rest + damping == 0:
+                raise singular(name, damping)
+            return shifted, self.rest + damping
         smallest, largest = (self._extremes + damping).tolist()
-        closest = smallest if smallest > 0 else float(shifted.abs().min())
-        threshold = tolerance * max(abs(smallest), abs(largest)) if damping == 0 else 0.0
+        closest, size = smallest if smallest > 0 else float(shifted.abs().min()), max(abs(smallest), abs(largest))
+        threshold = tolerance * size if damping == 0 else 0.0
         if closest <= threshold or (self.missing and self.rest + damping == 0):
             raise singular(name, damping)
+        if damping > 0 and closest <= self.noise * size:
+            warn(
+                f"damping={damping:g} is within what rounding makes of zero eigenvalues of {name}, up to about "
+                f"{self.noise * size:.0e}, so that solutions may be mostly rounding. Pass a damping of at least "
+                f"{10 * self.noise * size:.0e}{or_wider(self.values.dtype)}."
+            )
         return shifted, min(smallest, self.rest + damping) if self.missing else smallest
 
     @cached_property
@@ -175,9 +191,12 @@ class Spectrum:
 
 
 def dense_spectrum(matrix: Float[Tensor, "P P"]) -> Spectrum:
-    """The eigendecomposition of a symmetric matrix."""
+    """The eigendecomposition of a symmetric matrix; eigenvalues that are negative by rounding only are zero."""
     values, vectors = eigh(matrix)
-    return Spectrum(values, Columns(vectors))
+    noise = rounding(matrix.dtype, NOISE)
+    largest = values.abs().amax() if values.numel() else 0.0
+    negative = (values < 0) & (values >= -noise * largest)
+    return Spectrum(torch.where(negative, 0, values), Columns(vectors), noise=noise)
 
 
 def thin_spectrum(rows: Float[Tensor, "R P"]) -> Spectrum:
@@ -193,9 +212,28 @@ def thin_spectrum(rows: Float[Tensor, "R P"]) -> Spectrum:
     return Spectrum(values.clamp(min=0), Columns(vectors if Q is None else Q @ vectors))  # negative by rounding only
 
 
+def square_sum(t: Tensor) -> Float[Tensor, ""]:
+    """Σ t² in float64, which holds the squares of all float32 numbers."""
+    return torch.linalg.vector_norm(t, dtype=torch.float64).square()
+
+
 def rounding(dtype: torch.dtype, size: int) -> float:
     """The relative error that a decomposition of this size may leave on a zero eigenvalue."""
     return size * torch.finfo(dtype).eps
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """As users write it.
+
+    >>> dtype_name(torch.float32)
+    'float32'
+    """
+    return str(dtype).removeprefix("torch.")
+
+
+def or_wider(dtype: torch.dtype) -> str:
+    """The end of an advice, where float64 is another dtype."""
+    return "" if dtype == torch.float64 else ", or make the operator in float64 (model.double())"
 
 
 def singular(name: str, damping: float) -> torch.linalg.LinAlgError:

@@ -10,11 +10,20 @@ from torch import Tensor
 
 _BLOCK = {"cpu": 128, "cuda": 1024}  # rows at a time, at least
 _STRIPS = 8
+_NARROW = 16  # below it, a CPU's products add row after row, and the rounding of a long sum grows with its length
+_ROWS = 4096  # at a time, where they do
 
 
-def add_gram(total: Float[Tensor, "I I"], rows: Float[Tensor, "R I"]) -> None:
+def add_gram(total: Float[Tensor, "*G I I"], rows: Float[Tensor, "*G R I"]) -> None:
     """Add rowsᵀ rows to the lower triangle of `total` (what stands above the diagonal is not defined)."""
-    n = rows.shape[1]
+    n = rows.shape[-1]
+    if n < _NARROW and rows.device.type == "cpu":
+        for part in rows.split(_ROWS, -2):
+            total += torch.matmul(part.mT, part, out=torch.empty_like(total))  # autocast leaves `out` alone
+        return
+    if rows.dim() == 3:
+        total.baddbmm_(rows.mT, rows)
+        return
     step = max(_BLOCK.get(rows.device.type, 128), math.ceil(n / _STRIPS))
     for i in range(0, n, step):
         end = min(i + step, n)

@@ -15,8 +15,9 @@ from torchtangent.jacobians.call import float32_products
 from torchtangent.kernel.matrix import Matrix, as_matrix
 from torchtangent.notice import warn
 from torchtangent.operators import Operator
+from torchtangent.operators.lanczos import leading_pairs
 from torchtangent.operators.symmetric import eigh
-from torchtangent.spectrum.lanczos import check_symmetric, iterated
+from torchtangent.spectrum.checks import check_symmetric
 
 DENSE_LIMIT = 2048
 """Up to this size a matrix is decomposed whole."""
@@ -131,7 +132,11 @@ def top(
     with torch.no_grad(), float32_products():  # TF32 would show in the residuals
         if size <= DENSE_LIMIT or 4 * k > size:
             return _decomposed(source, k)
-        values, vectors, goal = iterated(source, k, tol, seed, max_restarts)
+        # Narrow blocks reach higher powers of K with as many columns; wide ones save passes over a K that is far away.
+        block = min(max(k // 8, 16), 128) if source.resident else min(max(k // 2, 32), 512)
+        values, vectors, goal = leading_pairs(
+            source, k, block=block, tol=tol, seed=seed, max_restarts=max_restarts, check=check_symmetric
+        )
         residuals = torch.linalg.vector_norm(source @ vectors - vectors * values, dim=0)
     # Rounding adds to the residuals that the iteration sees: allow them a factor of two.
     missed = residuals > 2 * goal

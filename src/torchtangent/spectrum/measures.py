@@ -13,7 +13,7 @@ from torch import Tensor
 from torchtangent.kernel.matrix import Matrix
 from torchtangent.kernel.sketch import Features
 from torchtangent.operators import Operator
-from torchtangent.spectrum.lanczos import check_numbers, check_symmetric
+from torchtangent.spectrum.checks import check_numbers, check_symmetric
 from torchtangent.spectrum.leading import rounding, square, top
 
 _BLOCK = 256  # rows at a time

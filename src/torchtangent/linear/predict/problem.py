@@ -18,7 +18,7 @@ from torchtangent.operators import DenseOperator, ImplicitOperator, Operator
 from torchtangent.operators.spectrum import EXACT_LIMIT
 from torchtangent.operators.symmetric import eigh, reflect
 from torchtangent.spectrum import square
-from torchtangent.spectrum.lanczos import check_symmetric
+from torchtangent.spectrum.checks import check_symmetric
 from torchtangent.spectrum.leading import rounding
 
 _NEGATIVE = 1e-2  # of the largest eigenvalue: more than kernels of the lowest precision are off

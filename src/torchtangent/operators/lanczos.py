@@ -3,23 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.kernel.matrix import Matrix
 from torchtangent.operators.symmetric import eigh
 
 _FLOOR = 30  # residuals below so many roundings of the largest eigenvalue cannot be told from zero
-_FEW = 64  # rows of a kernel to judge it by
+_SMALL = 64  # columns of a subspace whose pairs are looked at after every block
+
+Draw = Callable[[int], Tensor]
+Check = Callable[[Tensor, torch.dtype], None]
 
 
-def iterated(source: Matrix, k: int, tol: float, seed: int, max_restarts: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The leading pairs by block Lanczos iterations, and the residuals that they should have."""
-    # Narrow blocks reach higher powers of K with as many columns; wide ones save passes over a K that is far away.
-    block = min(max(k // 8, 16), 128) if source.resident else min(max(k // 2, 32), 512)
-    room = min(source.shape[0], 2 * k + 8 * block)
+@runtime_checkable
+class Products(Protocol):
+    """A symmetric matrix of which products are known."""
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def device(self) -> torch.device: ...
+    def __matmul__(self, V: Tensor, /) -> Tensor: ...
+
+
+def leading_pairs(
+    source: Products, k: int, *, block: int, tol: float, seed: int, max_restarts: int, check: Check
+) -> tuple[Float[Tensor, " K"], Float[Tensor, "N K"], Float[Tensor, " K"]]:
+    """The k algebraically largest eigenpairs, and the residuals that they should have.
+
+    A pair has converged when ‖Mφ − λφ‖ ≤ tol · |λ|, or when it is at the rounding of the dtype, 30 eps · max |λ|. The
+    answer is then challenged by a random block: from one start, an eigenvalue that is repeated more often than a block
+    is wide is not seen often enough.
+
+    Args:
+        source: The matrix, with at least 10 k rows, or 4 k if these are many.
+        k: How many.
+        block: Columns that are multiplied at once.
+        tol: The residual at which a pair has converged, relative to its own eigenvalue.
+        seed: Of the random blocks.
+        max_restarts: After so many restarts it gives up.
+        check: Refuses the first block QᵀMQ if it is not finite or not symmetric.
+
+    Reference:
+        Wu and Simon, Thick-restart Lanczos method for large symmetric eigenvalue problems, 2000.
+    """
+    room = min(source.shape[0], max(2 * k + 8 * block, _SMALL))
     kept = k + (room - k) // 3
     generator = torch.Generator().manual_seed(seed)
 
@@ -27,22 +60,32 @@ def iterated(source: Matrix, k: int, tol: float, seed: int, max_restarts: int) -
         noise = torch.randn(source.shape[0], columns, generator=generator, dtype=torch.float32, device="cpu")
         return noise.to(source.device, source.dtype)
 
-    space = _Subspace(source, room, draw)
+    space = _Subspace(source, room, draw, check)
+
+    def grown(least: int) -> tuple[Tensor, Tensor, Tensor, bool]:
+        """Ritz pairs of a full subspace, or of a small one of which the wanted ones have converged, and their goal."""
+        while True:
+            full = space.filled + block > room
+            if full or least <= space.filled <= _SMALL:
+                theta, Y = space.ritz()
+                goal = _goal(theta, source.dtype, tol)[:k]
+                converged = bool((space.residuals(Y[:, :k]) <= goal).all())
+                if full or converged:
+                    return theta, Y, goal, converged
+            space.grow(space.rest)
+
     settled: Tensor | None = None  # values that had converged when the present cycle began
+    least = k
     space.grow(draw(block))
     for _ in range(max_restarts):
-        while space.filled + block <= room:
-            space.grow(space.rest)
-        theta, Y = space.ritz()
-        goal = _goal(theta, source.dtype, tol)[:k]
-        converged = bool((space.residuals(Y[:, :k]) <= goal).all())
+        theta, Y, goal, converged = grown(least)
         if converged and settled is not None and bool(((theta[:k] - settled).abs() <= goal).all()):
             break
         # A restart goes on from the rest of the last block, which holds the residuals of all kept pairs. Once those of
-        # the wanted ones are small, a random block instead looks for what the first one could not see.
+        # the wanted ones are small, a random block instead looks for what the first one could not see, as deep.
+        settled, least = (theta[:k], space.filled) if converged else (None, k)
         space.shrink(theta, Y, k if converged else kept)
         space.grow(draw(block) if converged else space.rest)
-        settled = theta[:k] if converged else None
     theta, Y = space.ritz()
     return theta[:k].to(source.dtype), space.lift(Y[:, :k]), _goal(theta, source.dtype, tol)[:k]
 
@@ -53,34 +96,11 @@ def _goal(values: Float[Tensor, " R"], dtype: torch.dtype, tol: float) -> Float[
     return (tol * sizes).clamp(min=_FLOOR * torch.finfo(dtype).eps * float(sizes.max()))
 
 
-def check_symmetric(block: Tensor, dtype: torch.dtype) -> None:
-    """Refuse a K of which a block QᵀKQ is not finite or not symmetric."""
-    gap, size = torch.linalg.vector_norm(block - block.T), torch.linalg.vector_norm(block)
-    check_numbers(size)
-    if bool(gap > 10 * torch.finfo(dtype).eps ** 0.5 * size):
-        raise ValueError(
-            f"K is not symmetric: ‖K − Kᵀ‖ / ‖K‖ is about {float(gap / size):.1e}. A kernel of two sets of inputs will "
-            "not do here; that of one set, if it is not precise enough, is mended by (K + K.T) / 2."
-        )
-
-
-def check_some_rows(K: Matrix) -> None:
-    """Refuse a K that is not finite or not symmetric, judged by some of its rows."""
-    few = torch.linspace(0, K.shape[0] - 1, min(K.shape[0], _FEW), device=K.device).long()
-    check_symmetric(K.rows(few)[:, few], K.dtype)
-
-
-def check_numbers(sums: Tensor) -> None:
-    """Refuse a K of which some sums of entries are not finite."""
-    if not bool(torch.isfinite(sums).all()):
-        raise ValueError("K has NaN or infinity. Check how it was computed.")
-
-
 class _Subspace:
     """Orthonormal columns U (N, R) with T = UᵀKU, and the rest (I − UUᵀ)K of the last block."""
 
-    def __init__(self, source: Matrix, room: int, draw: Callable[[int], Tensor]) -> None:
-        self._source, self._draw = source, draw
+    def __init__(self, source: Products, room: int, draw: Draw, check: Check) -> None:
+        self._source, self._draw, self._check = source, draw, check
         self._U = torch.empty(source.shape[0], room, dtype=source.dtype, device=source.device)
         self._T = torch.zeros(room, room, dtype=torch.float64, device=source.device)
         self.filled = 0
@@ -91,10 +111,10 @@ class _Subspace:
         old, self.filled = self.filled, self.filled + W.shape[1]
         U, new = self._U[:, : self.filled], slice(old, self.filled)
         U[:, new] = _orthonormal(W, U[:, :old], self._draw)
-        KU = self._source @ U[:, new]
+        KU = (self._source @ U[:, new]).detach()
         H = U.T @ KU
         if old == 0:
-            check_symmetric(H, self._source.dtype)
+            self._check(H, self._source.dtype)
         self._T[: self.filled, new] = H.double()
         self._T[new, : self.filled] = H.double().T
         self.rest = KU - U @ H  # not in place: a product may return what it was given
@@ -123,9 +143,7 @@ class _Subspace:
         self.filled = kept
 
 
-def _orthonormal(
-    W: Float[Tensor, "N K"], U: Float[Tensor, "N R"], draw: Callable[[int], Tensor]
-) -> Float[Tensor, "N K"]:
+def _orthonormal(W: Float[Tensor, "N K"], U: Float[Tensor, "N R"], draw: Draw) -> Float[Tensor, "N K"]:
     """An orthonormal basis of W's directions orthogonal to U; where there are too few, random ones make up for them.
 
     Products and small eigendecompositions (in float64) instead of a QR decomposition, which is slow on GPUs. A pass
