@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any
 
 import torch
@@ -19,7 +19,8 @@ from torchtangent.jacobians.select import Params
 from torchtangent.operators import BlockOperator, Operator
 
 _MANY = 4096  # cotangents for a sample: more are worth a word
-_TRACE = 8 << 20  # bytes of activations and factors at a time (see Capture.budget)
+_TRACE = 16 << 20  # bytes of activations and factors at a time (see Capture.budget), on a CPU: what its caches hold
+_SHARE = 32  # the part of a GPU's memory for them is one of so many
 _KEPT = 96 << 20  # bytes of factors that are kept for a second sweep instead of being captured again
 
 
@@ -148,7 +149,7 @@ class LayerSource:
             if self.samples == 0:
                 self._check_likelihood(trace.outputs, y)
             self.samples += len(trace.outputs)
-            parts = self.cotangents.apart(pull(trace.outputs, y), self.capture.cotangents_within(_TRACE))
+            parts = self.cotangents.apart(pull(trace.outputs, y), self.capture.cotangents_within(self._room))
             part, again = next(parts, None), False
             while part is not None:
                 found = trace.pull(part), again
@@ -200,4 +201,12 @@ class LayerSource:
                 f"The exact Fisher matrix of outputs {tuple(self.capture.output_shape)} takes {many:,} backward passes "
                 'for each sample. kind="sampled" is an estimate of it that takes `samples`.',
             )
-        return self.capture.samples_within(_TRACE, many)
+        return self.capture.samples_within(self._room, many)
+
+    @cached_property
+    def _room(self) -> int:
+        """Bytes of activations and factors at a time: many on a GPU, where pieces that do not fill it are waits."""
+        device = next(iter(self.capture.params.values())).device
+        if device.type != "cuda":
+            return _TRACE
+        return torch.cuda.get_device_properties(device).total_memory // _SHARE
