@@ -48,8 +48,7 @@ def words(x: Tensor) -> Tensor:
 
 
 def recurrent(kind: type[nn.RNNBase], **options: Any) -> Callable[[], nn.Module]:
-    layer = kind(D, 4, **options)
-    return lambda: Written(lambda m, x: torch.tanh(m.layer(x)[0]).flatten(1)[:, -3:], layer=layer)
+    return lambda: Written(lambda m, x: torch.tanh(m.layer(x)[0]).flatten(1)[:, -3:], layer=kind(D, 4, **options))
 
 
 READ: dict[str, Callable[[], nn.Module]] = {
