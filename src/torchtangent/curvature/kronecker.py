@@ -15,6 +15,7 @@ from torchtangent.curvature.moments import Moment
 from torchtangent.curvature.representation import Layers
 from torchtangent.jacobians.factors import Lookup, Outer
 from torchtangent.operators import Basis, Columns, DiagonalOperator, Identity, Operator, Place, Segment, Space
+from torchtangent.operators.product import product
 
 
 class LayerMoments(ABC):
@@ -161,15 +162,15 @@ def _rotate_inputs(a: Float[Tensor, "N G S I"], bases: tuple[Basis, ...]) -> Flo
     N, G, S, _ = a.shape
     Q = torch.stack([matrix_of(b, a) for b in bases])
     if a.stride(3) == 1:
-        return (a.transpose(0, 1).reshape(G, N * S, -1) @ Q).view(G, N, S, -1).transpose(0, 1)
-    return (Q.mT @ input_rows(a).mT).view(G, -1, N, S).permute(2, 0, 3, 1)
+        return product(a.transpose(0, 1).reshape(G, N * S, -1), Q).view(G, N, S, -1).transpose(0, 1)
+    return product(Q.mT, input_rows(a).mT).view(G, -1, N, S).permute(2, 0, 3, 1)
 
 
 def _rotate_cotangents(d: Float[Tensor, "N G C S O"], bases: tuple[Basis, ...]) -> Float[Tensor, "N G C S r"]:
     N, G, C, S, _ = d.shape
     Q = torch.stack([matrix_of(b, d) for b in bases])
     if d.stride(4) == 1:
-        return (cotangent_rows(d) @ Q).view(G, C, N, S, -1).permute(2, 0, 1, 3, 4)
+        return product(cotangent_rows(d), Q).view(G, C, N, S, -1).permute(2, 0, 1, 3, 4)
     stored = d.permute(1, 2, 0, 4, 3).reshape(G, C * N, -1, S)
     return (Q.mT.unsqueeze(1) @ stored).view(G, C, N, -1, S).permute(2, 0, 1, 4, 3)
 

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from torchtangent.jacobians.inputs import Inputs, Output, arguments, batch_size, find, map_leaves, pick
 from torchtangent.jacobians.switches import plain_attention, plain_layers, precision, step_by_step
+from torchtangent.operators import product
 
 T = TypeVar("T")
+_LARGE = 1 << 16  # entries of a weight whose products are worth a look at every operation of the model
 
 
 class Network:
@@ -69,9 +71,15 @@ class Network:
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
         """Where the model is called and differentiated."""
-        recurrent = any(isinstance(module, nn.RNNBase) for module in self.model.modules())
-        with undisturbed(), step_by_step() if recurrent else nullcontext():
+        with undisturbed(), self._products():
             yield
+
+    def _products(self) -> AbstractContextManager[Any]:
+        """How the model multiplies: a recurrent one step by step, one with large matrices by the fastest way."""
+        if any(isinstance(module, nn.RNNBase) for module in self.model.modules()):
+            return step_by_step()
+        large = any(p.dim() == 2 and p.numel() >= _LARGE for p in self.model.parameters())
+        return product.everywhere() if large else nullcontext()
 
     def places_of(self, p: nn.Parameter) -> int:
         """In how many places of the model a parameter stands; more than one if it is tied."""

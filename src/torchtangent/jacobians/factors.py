@@ -20,6 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from torchtangent.jacobians.patches import Patches
+from torchtangent.operators.product import add_products, product
 
 _CHUNK_BYTES = {"cpu": 1 << 24, "cuda": 1 << 30}  # working set of a contraction: a cache, or enough to fill a GPU
 _WRITE_COST = 64  # multiplications that cost as much as writing, reading and squaring one entry of J
@@ -118,7 +119,7 @@ class Outer(LayerJacobian):
         if S == 1:
             return self.d.squeeze(3).unsqueeze(4) * a.unsqueeze(2)
         d = self.d.transpose(3, 4).reshape(N * G, C * O, S)
-        return torch.bmm(d, a.reshape(N * G, S, -1)).view(N, G, C, O, -1)
+        return product(d, a.reshape(N * G, S, -1)).view(N, G, C, O, -1)
 
     def dense(self) -> Float[Tensor, "N C *P"]:
         return _to_shape(self.form().transpose(1, 2), self.shape, self.order)
@@ -146,13 +147,13 @@ class Outer(LayerJacobian):
                 aa, dd = _pairs(part.a.unsqueeze(2)), _pairs(part.d)
                 if S > 1:
                     dd[_off_diagonal(S)] *= 2
-                total.baddbmm_(dd.flatten(1, 2).mT, aa.flatten(1, 2))
+                add_products(total, dd.flatten(1, 2).mT, aa.flatten(1, 2))
         else:
             buffer = None  # one for all pieces: fresh memory costs more than the product
             for part in self.chunks(G * C * O * I * item):
                 d = part.d.transpose(3, 4).reshape(-1, C * O, S)
                 buffer = d.new_empty(len(d), C * O, I) if buffer is None else buffer
-                J = torch.bmm(d, part.a_by_sample.reshape(-1, S, I), out=buffer[: len(d)])
+                J = product(d, part.a_by_sample.reshape(-1, S, I), buffer[: len(d)])
                 total += J.square_().view(-1, G, C, O, I).sum((0, 2))
         return total
 

@@ -162,7 +162,7 @@ class Trace:
 
     def _all_at_once(self, edges: list[GradientEdge], cotangents: Tensor) -> Sequence[Tensor | None] | None:
         """One backward pass with the cotangents as a further axis, or None where torch cannot vectorize it."""
-        if not self.capture.batched:
+        if not self.capture.batched or len(cotangents) == 1:
             return None
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message="There is a performance drop")
@@ -178,6 +178,9 @@ class Trace:
 
     def _one_by_one(self, edges: list[GradientEdge], cotangents: Tensor) -> Sequence[Tensor | None]:
         """One backward pass for each cotangent."""
+        if len(cotangents) == 1:
+            grads = torch.autograd.grad(self.graph_outputs, edges, cotangents[0], retain_graph=True, allow_unused=True)
+            return [None if grad is None else grad.unsqueeze(0) for grad in grads]
         found: list[Tensor | None] = [None] * len(edges)
         for i, u in enumerate(cotangents):
             grads = torch.autograd.grad(self.graph_outputs, edges, u, retain_graph=True, allow_unused=True)

@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -36,6 +35,8 @@ from torchtangent.kernel.way import (
     is_plain_convolution,
     strips,
 )
+from torchtangent.operators import memory
+from torchtangent.operators.product import product
 
 _PATCHES = {"cpu": 1 << 21, "cuda": 1 << 30}  # bytes of patches while J is formed: a core's own cache
 
@@ -54,7 +55,7 @@ class Formed(Way):
         return Cost(o.batches * o.rows**2 * P, 0, 0, o.batches * o.rows * P, 0)
 
     def keep(self, layer: LayerJacobian) -> Kept:
-        J = layer.d.new_empty(layer.samples, layer.outputs, self.width)
+        J = memory.empty((layer.samples, layer.outputs, self.width), layer.d.dtype, layer.d.device)
         self.write(layer, J)
         return (self.outputs.arrange(J),)
 
@@ -99,17 +100,16 @@ class Forming(Way):
         return layer.source.movedim(1, -1) if is_plain_convolution(layer) else layer.source, d
 
     def add(self, out: Block, left: Kept, right: Kept, alpha: float, room: int) -> None:
-        same = left[0] is right[0]
-        a1 = self._open(left[0])
-        a2 = a1 if same else self._open(right[0])
-        d1, d2 = left[1], right[1]
-        _, G, B, R, O, _ = d1.shape
-        rows = len(d1) if same else len(d1) + len(d2)
-        units = max(1, room // max(1, rows * B * R * G * a1.shape[-1] * d1.element_size()))
-        step = math.ceil(O / math.ceil(O / units))
+        sides = [left] if left[0] is right[0] else [left, right]
+        _, G, B, R, O, _ = left[1].shape
+        per_unit = sum(len(d) for _, d in sides) * B * R * G * inputs_of(self.layer) * left[1].element_size()
+        steps = math.ceil(O / max(1, room // max(1, per_unit)))
+        step = math.ceil(O / steps)
+        if steps > 1:  # patches are read several times, so they are opened once
+            sides = [(self._open(source), d) for source, d in sides]
         for i in range(0, O, step):
-            J1 = self._form(a1, d1[..., i : i + step, :])
-            add_rows(out, J1, J1 if same else self._form(a2, d2[..., i : i + step, :]), alpha)
+            J = [self._form(source, d[..., i : i + step, :], opened=steps > 1) for source, d in sides]
+            add_rows(out, J[0], J[-1], alpha)
 
     def _open(self, source: Tensor) -> Float[Tensor, "N G S I"]:
         """a, in whatever order of I: it is that of both sides."""
@@ -117,11 +117,14 @@ class Forming(Way):
             return self.layer.locate.channels_last(source).unsqueeze(1)  # type: ignore[attr-defined]
         return replace(self.layer, source=source).a_by_sample
 
-    @staticmethod
-    def _form(a: Float[Tensor, "N G S I"], d: Float[Tensor, "N G B R O S"]) -> Float[Tensor, "N B R P"]:
+    def _form(self, source: Tensor, d: Float[Tensor, "N G B R O S"], *, opened: bool) -> Float[Tensor, "N B R P"]:
         N, G, B, R, O, S = d.shape
-        J = torch.bmm(d.reshape(N * G, B * R * O, S), a.reshape(N * G, S, -1)).view(N, G, B, R, -1)
-        return J.permute(0, 2, 3, 1, 4).flatten(3)
+        J = memory.empty((N * G, B * R * O, inputs_of(self.layer)), d.dtype, d.device)
+        step = N if opened else max(1, _PATCHES[d.device.type] // (G * S * J.shape[2] * d.element_size()))
+        for i in range(0, N, step):
+            a = source[i : i + step] if opened else self._open(source[i : i + step])
+            product(d[i : i + step].reshape(-1, B * R * O, S), a.reshape(-1, S, J.shape[2]), J[i * G : (i + step) * G])
+        return J.view(N, G, B, R, -1).permute(0, 2, 3, 1, 4).flatten(3)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from torchtangent.kernel.store import KernelStore, load_kernel
 from torchtangent.kernel.tiles import Tile, tiles_of
 from torchtangent.kernel.way import REDUCTIONS, Block, DifferentUse, Outputs
 from torchtangent.notice import warn
+from torchtangent.operators import memory
 from torchtangent.operators.symmetric import reflect
 
 MEMORY = "TORCHTANGENT_MEMORY"  # the environment's word on how much of the machine's memory is ours
@@ -268,7 +269,7 @@ class Job:
         B, R = self.outputs.batches, self.outputs.rows
         many = len(self.plan.parts) if self.per_layer else 1
         size = (B, shape[0], R, shape[1], R)
-        return [_zeros(size, self.precision.total, device or self.device) for _ in range(many)]
+        return [memory.zeros(size, self.precision.total, device or self.device) for _ in range(many)]
 
     def _finish(self, block: Block, symmetric: bool) -> Tensor:
         """The kernel's own axes, as a view; of a block on the diagonal the lower half decides."""
@@ -299,18 +300,11 @@ class Job:
         )
 
 
-def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros; in main memory by NumPy, which asks the system for large pages that are zero already."""
-    if device.type != "cpu":
-        return torch.zeros(size, dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(size, str(dtype).removeprefix("torch.")))
-
-
 def _default_budget(device: torch.device) -> int:
     if device.type == "cuda":
-        memory = torch.cuda.get_device_properties(device).total_memory
+        total = torch.cuda.get_device_properties(device).total_memory
     else:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     said = os.environ.get(MEMORY)
     try:
         fraction = FRACTION.get(device.type, 0.5) if said is None else float(said)
@@ -318,7 +312,7 @@ def _default_budget(device: torch.device) -> int:
         fraction = 0.0
     if not 0 < fraction <= 1:
         raise ValueError(f"{MEMORY}={said} in the environment is not a fraction of the memory, such as 0.4.")
-    return int(fraction * memory)
+    return int(fraction * total)
 
 
 def _halve(error: RuntimeError, size: int, what: str) -> int:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torchtangent.jacobians.call import float32_products
 from torchtangent.kernel.ntk import flatten
 from torchtangent.operators import Operator
+from torchtangent.operators.product import product
 
 _BLOCK_BYTES = 256 << 20  # of a matrix that is moved in blocks of rows
 _COLUMNS = 256  # of the identity that a product is asked for at once
@@ -102,7 +103,7 @@ class _Resident(Matrix):
         self.shape, self.dtype, self.device = (K.shape[0], K.shape[1]), K.dtype, K.device
 
     def __matmul__(self, V: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
-        return self._K @ V
+        return product(self._K, V)
 
     def times(self, V: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
         step = max(1, _BLOCK_BYTES // (8 * self.shape[1]))
@@ -135,7 +136,7 @@ class _Streamed(Matrix):
         return self._stored
 
     def __matmul__(self, V: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
-        return torch.cat([R @ V for R in self._blocks()])
+        return torch.cat([product(R, V) for R in self._blocks()])
 
     def times(self, V: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
         return torch.cat([R.double() @ V.double() for R in self._blocks()])

@@ -15,6 +15,7 @@ from torchtangent.kernel.contract import Formed
 from torchtangent.kernel.distributed import Ranks
 from torchtangent.kernel.precision import Precision
 from torchtangent.kernel.way import DifferentUse, Kept, Outputs, Way, aligned
+from torchtangent.operators import memory
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Part:
         widths = [layer.shape.numel() for layer in layers]
         width = aligned(sum(widths))
         dtype = reduce(torch.promote_types, (layer.d.dtype for layer in layers))
-        J = layers[0].d.new_empty(layers[0].samples, layers[0].outputs, width, dtype=dtype)
+        J = memory.empty((layers[0].samples, layers[0].outputs, width), dtype, layers[0].d.device)
         *places, rest = J.split([*widths, width - sum(widths)], -1)
         for layer, place in zip(layers, places, strict=True):
             Formed.write(layer, place)
@@ -101,7 +102,7 @@ class Panel:
         return whole and t.dtype == self._format(t) and not self._scaled(t)
 
     def _room(self, t: Tensor) -> Tensor:
-        return t.new_empty(self.n, *t.shape[1:], dtype=self._format(t))
+        return memory.empty((self.n, *t.shape[1:]), self._format(t), t.device)
 
     def _scaled(self, t: Tensor) -> bool:
         return self.precision.held == torch.float16 and t.is_floating_point()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchtangent.jacobians.call import float32_products
 from torchtangent.kernel.split import SplitConvolutions
+from torchtangent.operators import product as products
 
 _TERMS = 1 << 13  # of one product on tensor cores: with so many the error is 1e-5 (TF32: 2e-5)
 
@@ -73,12 +74,12 @@ def for_contractions(precision: Precision) -> AbstractContextManager[None]:
 def multiply(x: Float[Tensor, "*B n k"], y: Float[Tensor, "*B m k"]) -> Float[Tensor, "*B n m"]:
     """x yᵀ, summed and returned in float32 at least."""
     if x.element_size() > 2:
-        return x @ y.mT
+        return products.product(x, y.mT)
     if x.is_cuda and x.dim() == 2:
         return torch.mm(x, y.mT, out_dtype=torch.float32)
     if x.is_cuda:
         return torch.bmm(x, y.mT, out_dtype=torch.float32)
-    return x.float() @ y.mT.float()
+    return products.product(x.float(), y.mT.float())
 
 
 def add_product(out: Float[Tensor, "n m"], x: Float[Tensor, "n k"], y: Float[Tensor, "m k"], alpha: float) -> None:
@@ -93,4 +94,4 @@ def add_product(out: Float[Tensor, "n m"], x: Float[Tensor, "n k"], y: Float[Ten
         if rounded and x.is_cuda:
             torch.addmm(out, a, b.mT, out_dtype=out.dtype, alpha=alpha, out=out)
         else:
-            out.addmm_(a.to(out.dtype), b.to(out.dtype).mT, alpha=alpha)
+            products.add_product(out, a.to(out.dtype), b.to(out.dtype).mT, alpha)

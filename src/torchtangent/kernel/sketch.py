@@ -26,6 +26,7 @@ from torchtangent.kernel.ntk import flatten, ntk
 from torchtangent.kernel.samples import Samples
 from torchtangent.kernel.way import inputs_of
 from torchtangent.operators import ImplicitOperator, LowRankOperator
+from torchtangent.operators.product import product
 from torchtangent.operators.symmetric import eigh
 
 __all__ = ["Features", "nystrom", "operator", "project"]
@@ -174,7 +175,7 @@ def nystrom(
     K = columns(x, marks)
     outputs = K.shape[1] // len(chosen)
     root = _inverse_root(K[_rows(chosen, outputs)], cutoff)
-    matrix = K @ root
+    matrix = product(K, root)
 
     def compare(K: Tensor, index: Tensor) -> Float[Tensor, "2"]:
         """‖K − ΦΦᵀ‖² and ‖K‖² over the columns of some samples."""

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from torchtangent.operators.product import product
 from torchtangent.operators.space import Place
 
 
@@ -104,13 +105,13 @@ class Columns(Basis):
         self._describe(self.matrix.shape[0], self.matrix.shape[1], like=self.matrix)
 
     def lift(self, C: Float[Tensor, "R K"]) -> Float[Tensor, "P K"]:
-        return torch.mm(self.matrix, C)
+        return product(self.matrix, C)
 
     def project(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "R K"]:
-        return torch.mm(self.matrix.T, V)
+        return product(self.matrix.T, V)
 
     def lift_squared(self, C: Float[Tensor, "R K"]) -> Float[Tensor, "P K"]:
-        return self.matrix.square() @ C
+        return product(self.matrix.square(), C)
 
 
 @final

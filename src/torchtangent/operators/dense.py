@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.operators.base import Operator
+from torchtangent.operators.product import product
 from torchtangent.operators.space import Space
 from torchtangent.operators.spectrum import (
     NOISE,
@@ -53,7 +54,7 @@ class DenseOperator(Operator):
         self._describe(len(self.matrix), like=self.matrix)
 
     def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
-        return torch.mm(self.matrix, V)
+        return product(self.matrix, V)
 
     def _factorize(self, damping: float) -> Factorization:
         A = self.matrix.clone()

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchtangent.operators.product import product
 from torchtangent.operators.symmetric import eigh
 
 _FLOOR = 30  # residuals below so many roundings of the largest eigenvalue cannot be told from zero
@@ -112,12 +113,12 @@ class _Subspace:
         U, new = self._U[:, : self.filled], slice(old, self.filled)
         U[:, new] = _orthonormal(W, U[:, :old], self._draw)
         KU = (self._source @ U[:, new]).detach()
-        H = U.T @ KU
+        H = product(U.T, KU)
         if old == 0:
             self._check(H, self._source.dtype)
         self._T[: self.filled, new] = H.double()
         self._T[new, : self.filled] = H.double().T
-        self.rest = KU - U @ H  # not in place: a product may return what it was given
+        self.rest = KU - product(U, H)  # not in place: a product may return what it was given
 
     def ritz(self) -> tuple[Float[Tensor, " R"], Float[Tensor, "R R"]]:
         """Eigenpairs of T in float64, the largest first."""
@@ -133,7 +134,7 @@ class _Subspace:
 
     def lift(self, Y: Float[Tensor, "R K"]) -> Float[Tensor, "N K"]:
         """U Y."""
-        return self._U[:, : self.filled] @ Y.to(self._U.dtype)
+        return product(self._U[:, : self.filled], Y.to(self._U.dtype))
 
     def shrink(self, theta: Float[Tensor, " R"], Y: Float[Tensor, "R R"], kept: int) -> None:
         """Keep the leading Ritz vectors, and the rest of the last block, in which their residuals lie."""
@@ -153,7 +154,7 @@ def _orthonormal(W: Float[Tensor, "N K"], U: Float[Tensor, "N R"], draw: Draw) -
     """
     for _ in range(10):
         before = torch.linalg.vector_norm(W, dim=0)
-        W = W - U @ (U.T @ W)
+        W = W - product(U, product(U.T, W))
         norms = torch.linalg.vector_norm(W, dim=0)
         W = W / norms.clamp(min=torch.finfo(W.dtype).tiny)
         sizes, axes = eigh((W.T @ W).double())

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchtangent.operators.product import add_product, by_onednn
+
 _BLOCK = {"cpu": 128, "cuda": 1024}  # rows at a time, at least
 _STRIPS = 8
 _NARROW = 16  # below it, a CPU's products add row after row, and the rounding of a long sum grows with its length
@@ -24,10 +26,20 @@ def add_gram(total: Float[Tensor, "*G I I"], rows: Float[Tensor, "*G R I"]) -> N
     if rows.dim() == 3:
         total.baddbmm_(rows.mT, rows)
         return
-    step = max(_BLOCK.get(rows.device.type, 128), math.ceil(n / _STRIPS))
+    if by_onednn(rows.T, rows) and not rows.T.is_contiguous():
+        for part in rows.split(_ROWS // 2):
+            _add_strips(total, part.T.contiguous())
+    else:
+        _add_strips(total, rows.T)
+
+
+def _add_strips(total: Float[Tensor, "I I"], columns: Float[Tensor, "I R"]) -> None:
+    """total += columns columnsᵀ, up to the end of each strip of rows."""
+    n = len(columns)
+    step = max(_BLOCK.get(columns.device.type, 128), math.ceil(n / _STRIPS))
     for i in range(0, n, step):
         end = min(i + step, n)
-        total[i:end, :end].addmm_(rows[:, i:end].T, rows[:, :end])
+        add_product(total[i:end, :end], columns[i:end], columns[:end].T)
 
 
 def reflect(lower: Float[Tensor, "I I"]) -> Float[Tensor, "I I"]:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from torchtangent.jacobians.factors import Outer
 from torchtangent.jacobians.patches import Patches
-from torchtangent.optim.layer import Layer, Parts, Passes, Weight, product
+from torchtangent.operators.product import product
+from torchtangent.optim.layer import Layer, Parts, Passes, Weight
 from torchtangent.optim.matrix import outers, size_of, summed
 
 

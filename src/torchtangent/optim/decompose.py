@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.notice import warn
+from torchtangent.operators.product import product
 from torchtangent.operators.symmetric import eigh
 
 Found = TypeVar("Found")
@@ -26,10 +27,10 @@ def eigenbasis(M: Float[Tensor, "G _ n"], what: str) -> tuple[Float[Tensor, "G n
         return _persist(_decompose, M, what)
     Q, T = torch.linalg.qr(M.mT, mode="complete")
     try:
-        values, vectors = _decompose(T[:, :R] @ T[:, :R].mT)
+        values, vectors = _decompose(product(T[:, :R], T[:, :R].mT))
     except torch.linalg.LinAlgError:
-        return _persist(_decompose, M.mT @ M, what)
-    Q[:, :, :R] = Q[:, :, :R] @ vectors
+        return _persist(_decompose, product(M.mT, M), what)
+    Q[:, :, :R] = product(Q[:, :, :R], vectors)
     return torch.cat([values, values.new_zeros(len(M), n - R)], 1), Q
 
 

@@ -160,15 +160,6 @@ class Weight:
         return said if self.bias is None else {**said, self.bias: f"{how}, last column of {self.name}"}
 
 
-def product(
-    a: Float[Tensor, "G X Y"], b: Float[Tensor, "G Y Z"], out: Float[Tensor, "G X Z"] | None = None
-) -> Float[Tensor, "G X Z"]:
-    """a b, group by group; on a CPU a single group as plain matrices, which are faster there than a batch of one."""
-    if len(a) > 1 or a.is_cuda:
-        return torch.bmm(a, b, out=out)
-    return torch.mm(a[0], b[0], out=None if out is None else out[0]).unsqueeze(0)
-
-
 def each(a: Float[Tensor, "G X Y"], b: Float[Tensor, "G Y"]) -> Float[Tensor, "G X"]:
     """a b of a vector for each group, which is not a product with a matrix of one column: twice as slow on a CPU."""
     return torch.mv(a[0], b[0].contiguous()).unsqueeze(0) if len(a) == 1 else torch.bmm(a, b.unsqueeze(2)).squeeze(2)

@@ -14,10 +14,10 @@ from torch import Tensor
 from torchtangent.curvature.kronecker import OuterMoments
 from torchtangent.jacobians.factors import Outer
 from torchtangent.operators import Basis, Columns, Space
-from torchtangent.optim.layer import Layer, Parts, Passes, Weight, each, product
+from torchtangent.operators.product import empty_rows, product
+from torchtangent.optim.layer import Layer, Parts, Passes, Weight, each
 
 _LESS = 0.9  # of the multiplications: factors that need more of them are not looked at
-_ALIGNED = 16  # numbers: rows of a matrix that begin at multiples of this are multiplied faster
 
 
 @final
@@ -55,9 +55,10 @@ class Matrix(Layer):
         self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], passes: Passes = ()
     ) -> Float[Tensor, "G O J"]:
         if (factors := self._factors(parts, left[0], right[0], passes)) is not None:
-            return _turned(*factors).unsqueeze(0)
+            d, a, c = factors
+            return product(d, a, reused=True).mul_(c).unsqueeze(0)
         half = self._half(left.mT, parts)
-        return product(half, right, out=_aligned(half, *half.shape))
+        return product(half, right, reused=True)
 
     def project(
         self,
@@ -74,16 +75,16 @@ class Matrix(Layer):
             d, a = self._rotated_vectors(jacobians[0], left[0], right[0])
             less = 2 * len(d) < d.shape[1] + a.shape[1]
             c = self._multiple(mean, jacobians[0]) if less else None
-            g = self.rotate(mean, left, right) if c is None else _turned(d.mT, a, c).unsqueeze(0)
+            g = self.rotate(mean, left, right) if c is None else product(d.mT, a, reused=True).mul_(c).unsqueeze(0)
             # Σ_n (d aᵀ)² = (Σ_n d²)ᵀ a², entry by entry.
-            return g, _turned(d.div_(unit).square_().mT, a.square_(), rescale).unsqueeze(0)
+            return g, product(d.div_(unit).square_().mT, a.square_(), reused=True).mul_(rescale).unsqueeze(0)
         squares = summed([self._squares(jacobian, left / unit, right) for jacobian in jacobians])
         return self.rotate(mean, left, right), squares * rescale
 
     def back(
         self, turned: Float[Tensor, "G O J"], left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
     ) -> dict[str, Tensor]:
-        return self._other_half(product(left, turned, out=_aligned(turned, *turned.shape)), right)
+        return self._other_half(product(left, turned, reused=True), right)
 
     def multiply(
         self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], passes: Passes = ()
@@ -93,9 +94,9 @@ class Matrix(Layer):
             return self._other_half(self._half(left, parts), right)
         d, a, c = factors
         if self.weight.bias is None:
-            return {self.key: _scaled_product(d, a, c)}
+            return {self.key: product(d, a).mul_(c)}
         bias = each(d.unsqueeze(0), a[:, -1].unsqueeze(0)).view(-1).mul_(c)
-        return {self.key: _scaled_product(d, a[:, :-1], c), self.weight.bias: bias}
+        return {self.key: product(d, a[:, :-1]).mul_(c), self.weight.bias: bias}
 
     def columns(self, values: Float[Tensor, "G I"]) -> Float[Tensor, "G J"]:
         return values
@@ -112,7 +113,7 @@ class Matrix(Layer):
         if self.weight.bias is None:
             return product(left, W)
         b = parts[self.weight.bias].view(self.weight.groups, -1).to(W)
-        half = _aligned(W, *W.shape[:2], W.shape[2] + 1)
+        half = empty_rows(W, *W.shape[:2], W.shape[2] + 1)
         product(left, W, out=half[:, :, :-1])
         half[:, :, -1] = each(left, b)
         return half
@@ -139,10 +140,10 @@ class Matrix(Layer):
 
     def _rotated_vectors(self, jacobian: Outer, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """dᵀ left and [a 1] right, where each sample has one location."""
-        d, a = jacobian.d[:, 0, 0, 0] @ left, jacobian.a[:, 0, 0]
+        d, a = product(jacobian.d[:, 0, 0, 0], left), jacobian.a[:, 0, 0]
         if self.weight.bias is None:
-            return d, a @ right
-        return d, torch.addmm(right[-1], a, right[:-1], out=_aligned(a, len(a), right.shape[1]))
+            return d, product(a, right)
+        return d, product(a, right[:-1], reused=True).add_(right[-1])
 
     def _factors(
         self, mean: Parts, left: Float[Tensor, "O O"], right: Float[Tensor, "I I"], passes: Passes
@@ -197,20 +198,6 @@ def size_of(jacobians: list[Outer]) -> Tensor:
     return torch.stack(sizes).amax().clamp(min=torch.finfo(sizes[0].dtype).tiny)
 
 
-def _scaled_product(
-    a: Float[Tensor, "X Y"], b: Float[Tensor, "Y Z"], by: float | Tensor, out: Tensor | None = None
-) -> Float[Tensor, "X Z"]:
-    """a b, scaled; on a CPU while it is multiplied. On GPUs to know a number means to wait for it."""
-    if a.is_cuda:
-        return torch.mm(a, b, out=out).mul_(by)
-    return torch.addmm(a.new_empty(()), a, b, beta=0, alpha=float(by), out=out)
-
-
-def _turned(a: Float[Tensor, "X Y"], b: Float[Tensor, "Y Z"], by: float | Tensor) -> Float[Tensor, "X Z"]:
-    """The same in aligned rows, for what will be turned back."""
-    return _scaled_product(a, b, by, out=_aligned(a, a.shape[0], b.shape[1]))
-
-
 def _are_multiples(pairs: list[tuple[Tensor, Tensor, Tensor]], c: float, terms: int) -> bool:
     """Whether all numbers of the first are c times those of the second, up to the rounding of `terms` of a size."""
     allowed = 2 * math.sqrt(terms) * torch.finfo(pairs[0][0].dtype).eps * abs(c)
@@ -220,12 +207,6 @@ def _are_multiples(pairs: list[tuple[Tensor, Tensor, Tensor]], c: float, terms: 
 def _norms_of_columns(t: Float[Tensor, "N I"]) -> Float[Tensor, " I"]:
     """`torch.linalg.vector_norm(t, dim=0)`, in a quarter of its time on a CPU."""
     return torch.linalg.vecdot(t, t, dim=0).sqrt_()
-
-
-def _aligned(like: Tensor, *shape: int) -> Tensor:
-    """An empty tensor whose rows are a little longer, to begin where they are multiplied faster."""
-    *rows, columns = shape
-    return like.new_empty(*rows, math.ceil(columns / _ALIGNED) * _ALIGNED)[..., :columns]
 
 
 def _vectors(jacobian: Outer) -> bool:
