@@ -125,6 +125,7 @@ def _suits(a: Tensor, b: Tensor) -> bool:
     return (
         a.dtype == b.dtype == torch.float32
         and a.dim() == b.dim() == 2
+        and a.shape[1] == b.shape[0]
         and a.shape[0] * a.shape[1] * b.shape[1] >= _WORTH
         and min(a.shape[0], *b.shape) >= _EDGE
         and len(b) <= _TERMS
