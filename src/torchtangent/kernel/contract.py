@@ -38,7 +38,7 @@ from torchtangent.kernel.way import (
 from torchtangent.operators import memory
 from torchtangent.operators.product import product
 
-_PATCHES = {"cpu": 1 << 21, "cuda": 1 << 30}  # bytes of patches while J is formed: a core's own cache
+_PATCHES = {"cpu": 1 << 22, "cuda": 1 << 30}  # bytes of patches while J is formed: a core's own cache
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from torchtangent.kernel.way import ALIGN, Outputs, Way, aligned, inputs_of, is_
 from torchtangent.notice import warn
 
 _SHARE = 0.25  # of the memory that is free for work goes to captures and blocks, the rest to what is kept
-_EDGE = {"cpu": 1024, "cuda": 15360}  # samples along a tile, at most
+_EDGE = {"cpu": 2048, "cuda": 15360}  # samples along a tile, at most
 _BATCH = {"cpu": 4096, "cuda": 8192}  # samples captured at a time, at most
-_CAPTURED = {"cpu": 96 << 20, "cuda": 4 << 30}  # and bytes: a CPU takes long to get more, and to fill it
+_CAPTURED = {"cpu": 48 << 20, "cuda": 4 << 30}  # and bytes: a CPU takes long to get more, and to fill it
 _FEW = {"cpu": 64, "cuda": 1024}  # samples that are captured together if they fit, however many bytes that is
 _ROOM = {"cpu": 32 << 20, "cuda": 1 << 40}  # bytes for products, at most: small ones stay in a CPU's cache
 _COPIES = 4  # how often J is read or written before it is kept

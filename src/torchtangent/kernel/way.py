@@ -17,7 +17,7 @@ from torchtangent.jacobians.patches import Patches
 Kept = Sequence[Tensor]
 Block = Float[Tensor, "B N R M Q"]  # Q = R, the rows of a second sample
 REDUCTIONS = ("full", "trace", "sum", "diag")
-STRIP = 128  # rows of a fast product, at least
+STRIP = 256  # rows of a fast product, at least
 ALIGN = 16  # a matrix product is several times faster on a GPU when its edges are multiples of it
 _STRIPS = {"cpu": 16, "cuda": 8}  # a block on the diagonal is computed in so many strips,
 _ROWS = {"cpu": STRIP, "cuda": 1024}  # of so many rows at least
