@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -27,9 +27,17 @@ class Ranks:
             return cls(dist.get_rank(), dist.get_world_size())
         return cls()
 
-    def mine(self, items: Sequence[T]) -> Sequence[T]:
-        """The share of this rank."""
-        return items[self.rank :: self.size]
+    def mine(self, items: Sequence[T], work: Callable[[T], float]) -> list[T]:
+        """The share of this rank: the largest first, each item goes to the rank that has least.
+
+        >>> Ranks(1, size=2).mine([4, 3, 2, 1], work=float)
+        [3, 2]
+        """
+        load, shares = [0.0] * self.size, [0] * len(items)
+        for k in sorted(range(len(items)), key=lambda k: -work(items[k])):
+            shares[k] = load.index(min(load))
+            load[shares[k]] += work(items[k])
+        return [item for item, rank in zip(items, shares, strict=True) if rank == self.rank]
 
     def stretch(self, n: int, rank: int | None = None) -> slice:
         """The part of n consecutive samples that a rank (this one) captures."""
@@ -56,12 +64,12 @@ class Ranks:
         if self.size > 1:
             dist.barrier()
 
-    def exchange(self, t: Tensor) -> None:
-        """Fill a tensor, of which each rank has its own stretch of the first axis, with those of the others."""
-        for rank in range(self.size if self.size > 1 else 0):
-            part = t[self.stretch(len(t), rank)]
-            if len(part):
-                dist.broadcast(part, src=rank)
+    def exchange(self, tensors: Iterable[Tensor]) -> None:
+        """Fill tensors, of which each rank has its own stretch of the first axis, with those of the others."""
+        parts = [(t[self.stretch(len(t), rank)], rank) for t in tensors for rank in range(self.size)]
+        under_way = [dist.broadcast(part, src=rank, async_op=True) for part, rank in parts if len(part)]
+        for one in under_way:
+            one.wait()
 
 
 def _device() -> torch.device | None:

@@ -27,6 +27,7 @@ from torchtangent.kernel.samples import Samples, check_alike
 from torchtangent.kernel.store import KernelStore, load_kernel
 from torchtangent.kernel.tiles import Tile, tiles_of
 from torchtangent.kernel.way import REDUCTIONS, Block, DifferentUse, Outputs
+from torchtangent.kernel.writer import Writer
 from torchtangent.notice import warn
 from torchtangent.operators import memory
 from torchtangent.operators.symmetric import reflect
@@ -127,9 +128,9 @@ class Job:
         self.plan = replace(self.plan, panel=self.ranks.from_first(self.plan.panel))  # the same captures on all
         pending = self.ranks.from_first(store.pending())
         show = progress if self.ranks.rank == 0 else False
-        with Progress(sum(t.pairs for t in pending), show) as bar:
+        with Progress(sum(t.pairs for t in pending), show) as bar, Writer(store) as writer:
             for tile, (block,) in self.blocks(pending, lambda tile: self._zeros(tile.shape)):
-                store.write(tile, self._finish(block, self.symmetric and tile.i == tile.j))
+                writer.write(tile, self._finish(block, self.symmetric and tile.i == tile.j))
                 bar.add(tile.pairs * self.ranks.size)
         self.ranks.wait()
         if self.ranks.rank == 0:
@@ -206,8 +207,15 @@ class Job:
                     continue
                 right = left if self.symmetric and i == j else self._panel(self.x2, *cols)
                 pair = ((left, rows[0]), (right, cols[0]))
-                yield wanted, ((tile, self._tile(tile, *pair, where(tile))) for tile in self.ranks.mine(wanted))
+                yield (
+                    wanted,
+                    ((tile, self._tile(tile, *pair, where(tile))) for tile in self.ranks.mine(wanted, self._work)),
+                )
                 del right, pair
+
+    def _work(self, tile: Tile) -> float:
+        """How much there is to do for a tile: of one on the diagonal about half."""
+        return tile.pairs * (0.5 if self.symmetric and tile.i == tile.j else 1.0)
 
     def _panels(self, edges: tuple[int, ...]) -> list[tuple[int, int]]:
         starts = edges[:-1][:: self.plan.panel]
@@ -297,6 +305,7 @@ class Job:
             size if fits else 0,
             self.budget,
             self.per_layer,
+            self.ranks.size if stored else 1,
         )
 
 

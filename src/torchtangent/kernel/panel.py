@@ -102,7 +102,7 @@ class Panel:
         return whole and t.dtype == self._format(t) and not self._scaled(t)
 
     def _room(self, t: Tensor) -> Tensor:
-        return memory.empty((self.n, *t.shape[1:]), self._format(t), t.device)
+        return t.new_empty(self.n, *t.shape[1:], dtype=self._format(t))
 
     def _scaled(self, t: Tensor) -> bool:
         return self.precision.held == torch.float16 and t.is_floating_point()
@@ -130,7 +130,7 @@ class Panel:
         every = self.ranks.gather(self.scales)
         for i, j in ((i, j) for i, tensors in enumerate(self.kept) for j in range(len(tensors))):
             self._rescale(i, j, min(scales[i][j] for scales in every))
-            self.ranks.exchange(self.kept[i][j])
+        self.ranks.exchange(t for tensors in self.kept for t in tensors)
 
 
 def _scale(largest: float, terms: int) -> float:

@@ -23,6 +23,7 @@ _BATCH = {"cpu": 4096, "cuda": 8192}  # samples captured at a time, at most
 _CAPTURED = {"cpu": 48 << 20, "cuda": 4 << 30}  # and bytes: a CPU takes long to get more, and to fill it
 _FEW = {"cpu": 64, "cuda": 1024}  # samples that are captured together if they fit, however many bytes that is
 _ROOM = {"cpu": 32 << 20, "cuda": 1 << 40}  # bytes for products, at most: small ones stay in a CPU's cache
+_SHARES = 2  # tiles along an axis for each of several ranks, at least: so many can be shared out evenly
 _COPIES = 4  # how often J is read or written before it is kept
 _MARGINS = (1.0, 1.1, 1.5)  # how much longer a way that keeps less may take, the first with which all samples fit
 
@@ -66,6 +67,7 @@ class Task:
         result: Bytes of the kernel, if it is kept in the same memory.
         budget: Bytes in all.
         separate: Whether each parameter's kernel is wanted.
+        ranks: How many processes share the tiles.
     """
 
     layers: Mapping[str, LayerJacobian]
@@ -77,6 +79,7 @@ class Task:
     result: int
     budget: int
     separate: bool = False
+    ranks: int = 1
 
     @property
     def pairs(self) -> int:
@@ -175,7 +178,8 @@ def make_plan(task: Task, ways: Mapping[str, str] | None = None) -> Plan:
         held, opened = _bytes(task, list(chosen.values()))
         if everything * held <= (1 - _SHARE) * (task.budget - task.result):
             break
-    tile = task.outputs.batches * task.outputs.rows**2 * 2 * task.precision.total.itemsize  # and a copy of it
+    tile = task.outputs.batches * task.outputs.rows**2 * task.precision.total.itemsize
+    tile *= 2 if task.result else 3  # a copy of it, and one that is on its way to disk
     if task.separate and not task.result:
         tile *= len(chosen)
     captured = task.captured + _COPIES * 4 * sum(w.cost().held for w in chosen.values() if isinstance(w, Formed))
@@ -190,7 +194,8 @@ def make_plan(task: Task, ways: Mapping[str, str] | None = None) -> Plan:
             f"bytes, {task.result:,} of them for the kernel itself. "
             "Give more, or write the kernel to disk with out=..."
         )
-    edge = _largest(lambda e: tile * e * e + 2 * opened * e <= work / 2, min(most, _EDGE[task.machine.kind]))
+    edge = _EDGE[task.machine.kind] if task.ranks == 1 else math.ceil(most / (_SHARES * task.ranks))
+    edge = _largest(lambda e: tile * e * e + 2 * opened * e <= work / 2, min(most, edge, _EDGE[task.machine.kind]))
     edges1 = _edges(n, edge)
     edges2 = edges1 if m is None else _edges(m, edge)
     longest = max(edges1[1], edges2[1])

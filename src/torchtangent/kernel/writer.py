@@ -1,0 +1,39 @@
+"""Tiles go to disk while the next ones are computed."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+
+from jaxtyping import Float
+from torch import Tensor
+
+from torchtangent.kernel.store import KernelStore
+from torchtangent.kernel.tiles import Tile
+
+
+class Writer:
+    """Writes to a store in a thread of its own, one tile behind; what goes wrong there is raised at the next call."""
+
+    def __init__(self, store: KernelStore) -> None:
+        self._store, self._thread = store, ThreadPoolExecutor(1)
+        self._last: Future[None] | None = None
+
+    def write(self, tile: Tile, block: Float[Tensor, "N M *C"]) -> None:
+        """Begin to write a tile, once the one before is on disk."""
+        block = block.detach().cpu()
+        self._wait()
+        self._last = self._thread.submit(self._store.write, tile, block)
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._thread.shutdown()
+        if error is None:
+            self._wait()
+
+    def _wait(self) -> None:
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
