@@ -16,6 +16,7 @@ outputs meet is the business of `Outputs`: B separate kernels, in each of which 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jaxtyping import Float
@@ -108,8 +109,11 @@ class Forming(Way):
         if steps > 1:  # patches are read several times, so they are opened once
             sides = [(self._open(source), d) for source, d in sides]
         for i in range(0, O, step):
-            J = [self._form(source, d[..., i : i + step, :], opened=steps > 1) for source, d in sides]
-            add_rows(out, J[0], J[-1], alpha)
+            self._add_units(out, [(source, d[..., i : i + step, :]) for source, d in sides], alpha, opened=steps > 1)
+
+    def _add_units(self, out: Block, sides: Sequence[Kept], alpha: float, *, opened: bool) -> None:
+        J = [self._form(*side, opened=opened) for side in sides]
+        add_rows(out, J[0], J[-1], alpha)
 
     def _open(self, source: Tensor) -> Float[Tensor, "N G S I"]:
         """a, in whatever order of I: it is that of both sides."""
@@ -120,7 +124,7 @@ class Forming(Way):
     def _form(self, source: Tensor, d: Float[Tensor, "N G B R O S"], *, opened: bool) -> Float[Tensor, "N B R P"]:
         N, G, B, R, O, S = d.shape
         J = memory.empty((N * G, B * R * O, inputs_of(self.layer)), d.dtype, d.device)
-        step = N if opened else max(1, _PATCHES[d.device.type] // (G * S * J.shape[2] * d.element_size()))
+        step = N if opened else max(1, _PATCHES.get(d.device.type, 1 << 24) // (G * S * J.shape[2] * d.element_size()))
         for i in range(0, N, step):
             a = source[i : i + step] if opened else self._open(source[i : i + step])
             product(d[i : i + step].reshape(-1, B * R * O, S), a.reshape(-1, S, J.shape[2]), J[i * G : (i + step) * G])

@@ -47,6 +47,8 @@ def product(
     >>> product(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [4.0]]))
     tensor([[11.]])
     """
+    if a.device.type != "cpu":
+        return torch.bmm(a, b, out=out) if a.dim() == 3 else torch.matmul(a, b, out=out)
     if a.dim() == b.dim() == 3 and len(a) == len(b) == 1:
         return product(a[0], b[0], None if out is None else out[0], reused=reused).unsqueeze(0)
     if a.dim() == b.dim() == 3 and len(a) == len(b) > 0 and by_onednn(a[0], b[0]):
@@ -87,7 +89,7 @@ def add_products(
 def empty_rows(like: Tensor, *shape: int) -> Tensor:
     """An empty tensor for a factor of products: for MKL its rows are a little longer, to begin where it is faster."""
     *rows, columns = shape
-    unit = 1 if like.is_cuda or _slow_mkl() else _ALIGNED
+    unit = 1 if like.device.type != "cpu" or _slow_mkl() else _ALIGNED
     return like.new_empty(*rows, math.ceil(columns / unit) * unit)[..., :columns]
 
 
@@ -123,13 +125,13 @@ def by_onednn(a: Tensor, b: Tensor) -> bool:
 
 def _suits(a: Tensor, b: Tensor) -> bool:
     return (
-        a.dtype == b.dtype == torch.float32
+        a.device.type == b.device.type == "cpu"
+        and a.dtype == b.dtype == torch.float32
         and a.dim() == b.dim() == 2
         and a.shape[1] == b.shape[0]
         and a.shape[0] * a.shape[1] * b.shape[1] >= _WORTH
         and min(a.shape[0], *b.shape) >= _EDGE
         and len(b) <= _TERMS
-        and a.device.type == b.device.type == "cpu"
         and _slow_mkl()
         and torch._C._get_mkldnn_enabled()
         and all(_without_gaps(t) or t.numel() <= _COPIED for t in (a, b))
