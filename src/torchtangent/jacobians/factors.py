@@ -23,6 +23,7 @@ from torchtangent.jacobians.patches import Patches
 from torchtangent.operators.product import add_products, product
 
 _CHUNK_BYTES = {"cpu": 1 << 24, "cuda": 1 << 30}  # working set of a contraction: a cache, or enough to fill a GPU
+_LARGE_CONVOLUTION = 1 << 23  # multiplications for J of a sample: as long as a call to torch takes
 _WRITE_COST = 64  # multiplications that cost as much as writing, reading and squaring one entry of J
 
 
@@ -115,11 +116,20 @@ class Outer(LayerJacobian):
     def form(self) -> Float[Tensor, "N G C O I"]:
         """J in matrix form, one product per sample and group with the outputs side by side."""
         N, G, C, S, O = self.d.shape
+        if isinstance(self.locate, Patches) and self._many_locations():
+            d = self.d.transpose(3, 4).reshape(N, C * O, *self.locate.places(self.source))
+            return self.locate.weight_gradients(self.source, d).view(N, G, C, O, -1)
         a = self.a_by_sample
         if S == 1:
             return self.d.squeeze(3).unsqueeze(4) * a.unsqueeze(2)
         d = self.d.transpose(3, 4).reshape(N * G, C * O, S)
         return product(d, a.reshape(N * G, S, -1)).view(N, G, C, O, -1)
+
+    def _many_locations(self) -> bool:
+        """Whether patches would be so much larger than J that a CPU takes longer to copy than to multiply them."""
+        _, G, C, S, O = self.d.shape
+        large = C * S * self.shape.numel() >= _LARGE_CONVOLUTION
+        return G == 1 and S >= 4 * C * O and large and self.d.device.type == "cpu" and self.d.dtype == torch.float32
 
     def dense(self) -> Float[Tensor, "N C *P"]:
         return _to_shape(self.form().transpose(1, 2), self.shape, self.order)

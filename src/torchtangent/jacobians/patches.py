@@ -78,6 +78,27 @@ class Patches:
         S = math.prod(view.shape[1 : 1 + len(size)])
         return view.reshape(n, S, -1).contiguous().view(x.dtype)  # it may be a view, of pixels that are apart
 
+    def weight_gradients(
+        self, x: Float[Tensor, "N channels *size"], d: Float[Tensor, "N X *places"]
+    ) -> Float[Tensor, "N X I"]:
+        """Σ_s d[n,:,s] ⊗ a[n,s] in one group, sample by sample as torch computes gradients, without patches."""
+        before, after = self.pad[-2::-2], self.pad[::-2]
+        inside = before == after and self.mode == "zeros"
+        x, pad = (x, before) if inside else (self.padded(x), (0,) * len(self.taps))
+        weight = d.new_empty(d.shape[1], x.shape[1], *self.taps)
+        found = d.new_empty(len(x), d.shape[1], weight[0].numel())
+        for one, cotangent, place in zip(x.split(1), d.split(1), found, strict=True):
+            _, gradient, _ = torch.ops.aten.convolution_backward(
+                cotangent, one, weight, None, self.step, pad, self.gap, False, (0,) * len(pad), 1, (False, True, False)
+            )
+            place.copy_(gradient.flatten(1))
+        return found
+
+    def places(self, x: Float[Tensor, "N channels *size"]) -> tuple[int, ...]:
+        """How many locations there are along each axis."""
+        size = (n + sum(self.pad[2 * i : 2 * i + 2]) for i, n in enumerate(reversed(x.shape[2:])))
+        return tuple(self._locations(n, axis) for axis, n in enumerate(reversed(list(size))))
+
     def _view(self, x: Float[Tensor, "N channels *size"]) -> Float[Tensor, "N channels *taps_places"]:
         """The patches as a view of the input, with its border: sample, channel, taps, places."""
         x = self.padded(x).contiguous()
