@@ -1,13 +1,14 @@
 """Products by oneDNN are those of float64, and only plain numbers go that way."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import Tensor
 
 from torchtangent.operators import memory, product
-from torchtangent.operators.product import add_product, add_products, by_onednn, everywhere
+from torchtangent.operators.product import _ROWS, add_product, add_products, by_onednn, everywhere
 
 pytestmark = pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="torch has no oneDNN here")
 
@@ -92,11 +93,27 @@ def test_everywhere_below_autograd() -> None:
     layer = torch.nn.Linear(K, M)
     x = torch.randn(N, K)
     expected = torch.autograd.grad(layer(x).sin().sum(), layer.weight)[0]
-    with everywhere():
+    with everywhere([torch.empty(300, 300)]):
         y = layer(x)
         (found,) = torch.autograd.grad(y.sin().sum(), layer.weight)
     torch.testing.assert_close(y, layer(x), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_everywhere_leaves_other_tensors_alone() -> None:
+    A, x, bias = torch.eye(300).to_sparse(), torch.randn(300, 300), torch.randn(1).expand(300)
+    with everywhere([x]):
+        torch.testing.assert_close(torch.sparse.mm(A, x), x)
+        torch.testing.assert_close(torch.addmm(bias, x, x), x @ x + bias, rtol=1e-4, atol=1e-3)
+    assert isinstance(everywhere([x.double(), torch.randn(9, 9)]), nullcontext)
+
+
+def test_autocast_does_not_reach_sums() -> None:
+    a, b = torch.randn(_ROWS + 1, K), torch.randn(K, M)  # the last row is too little for oneDNN
+    total = torch.zeros(len(a), M)
+    with torch.autocast("cpu"):
+        add_product(total, a, b)
+    assert close(total[-1:], (a.double() @ b.double())[-1:])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])

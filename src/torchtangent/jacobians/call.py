@@ -18,7 +18,6 @@ from torchtangent.jacobians.switches import plain_attention, plain_layers, preci
 from torchtangent.operators import product
 
 T = TypeVar("T")
-_LARGE = 1 << 16  # entries of a weight whose products are worth a look at every operation of the model
 
 
 class Network:
@@ -78,8 +77,7 @@ class Network:
         """How the model multiplies: a recurrent one step by step, one with large matrices by the fastest way."""
         if any(isinstance(module, nn.RNNBase) for module in self.model.modules()):
             return step_by_step()
-        large = any(p.dim() == 2 and p.numel() >= _LARGE for p in self.model.parameters())
-        return product.everywhere() if large else nullcontext()
+        return product.everywhere(self.model.parameters())
 
     def places_of(self, p: nn.Parameter) -> int:
         """In how many places of the model a parameter stands; more than one if it is tied."""

@@ -23,7 +23,7 @@ from torchtangent.jacobians.patches import Patches
 from torchtangent.operators.product import add_products, product
 
 _CHUNK_BYTES = {"cpu": 1 << 24, "cuda": 1 << 30}  # working set of a contraction: a cache, or enough to fill a GPU
-_LARGE_CONVOLUTION = 1 << 23  # multiplications for J of a sample: as long as a call to torch takes
+_LARGE_CONVOLUTION = 1 << 23  # multiplications for J of a sample: fewer take less time than the call
 _WRITE_COST = 64  # multiplications that cost as much as writing, reading and squaring one entry of J
 
 
@@ -117,7 +117,7 @@ class Outer(LayerJacobian):
         """J in matrix form, one product per sample and group with the outputs side by side."""
         N, G, C, S, O = self.d.shape
         if isinstance(self.locate, Patches) and self._many_locations():
-            d = self.d.transpose(3, 4).reshape(N, C * O, *self.locate.places(self.source))
+            d = self.d.transpose(3, 4).reshape(N, C * O, *self.locate.places(self.source.shape[2:]))
             return self.locate.weight_gradients(self.source, d).view(N, G, C, O, -1)
         a = self.a_by_sample
         if S == 1:

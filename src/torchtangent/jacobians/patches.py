@@ -94,10 +94,10 @@ class Patches:
             place.copy_(gradient.flatten(1))
         return found
 
-    def places(self, x: Float[Tensor, "N channels *size"]) -> tuple[int, ...]:
-        """How many locations there are along each axis."""
-        size = (n + sum(self.pad[2 * i : 2 * i + 2]) for i, n in enumerate(reversed(x.shape[2:])))
-        return tuple(self._locations(n, axis) for axis, n in enumerate(reversed(list(size))))
+    def places(self, size: Sequence[int]) -> tuple[int, ...]:
+        """How many locations an input of so many pixels has along each axis."""
+        padded = map(sum, zip(size, self.pad[-2::-2], self.pad[::-2], strict=True))
+        return tuple(self._locations(n, axis) for axis, n in enumerate(padded))
 
     def _view(self, x: Float[Tensor, "N channels *size"]) -> Float[Tensor, "N channels *taps_places"]:
         """The patches as a view of the input, with its border: sample, channel, taps, places."""

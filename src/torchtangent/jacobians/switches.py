@@ -72,6 +72,11 @@ _precision = Setting(
     _attribute(torch.backends.cudnn.conv, "fp32_precision"),  # type: ignore[attr-defined]
     _attribute(torch.backends.cudnn.rnn, "fp32_precision"),
 )
+_cpu_precision = Setting(
+    _attribute(torch.backends.mkldnn.matmul, "fp32_precision"),  # type: ignore[attr-defined]
+    _attribute(torch.backends.mkldnn.conv, "fp32_precision"),  # type: ignore[attr-defined]
+    _attribute(torch.backends.mkldnn.rnn, "fp32_precision"),  # type: ignore[attr-defined]
+)
 
 
 def plain_attention() -> AbstractContextManager[None]:
@@ -89,6 +94,8 @@ def step_by_step() -> AbstractContextManager[None]:
     return _fused_steps.at(False, False)
 
 
-def precision(matmul: str, convolution: str) -> AbstractContextManager[None]:
-    """Inside of it products of float32 on a GPU are in full precision ("ieee") or in "tf32"."""
-    return _precision.at(matmul, convolution, convolution)
+@contextmanager
+def precision(matmul: str, convolution: str) -> Iterator[None]:
+    """Inside of it products of float32 on a GPU are in full precision ("ieee") or in "tf32"; on a CPU in full."""
+    with _precision.at(matmul, convolution, convolution), _cpu_precision.at("ieee", "ieee", "ieee"):
+        yield

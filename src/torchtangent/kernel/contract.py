@@ -39,7 +39,7 @@ from torchtangent.kernel.way import (
 from torchtangent.operators import memory
 from torchtangent.operators.product import product
 
-_PATCHES = {"cpu": 1 << 22, "cuda": 1 << 30}  # bytes of patches while J is formed: a core's own cache
+_PATCHES = {"cpu": 1 << 22, "cuda": 1 << 30}  # bytes of patches while J is formed: they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,7 @@ class Forming(Way):
             self._add_units(out, [(source, d[..., i : i + step, :]) for source, d in sides], alpha, opened=steps > 1)
 
     def _add_units(self, out: Block, sides: Sequence[Kept], alpha: float, *, opened: bool) -> None:
+        """Those of some units, whose J is gone when the next ones' is made."""
         J = [self._form(*side, opened=opened) for side in sides]
         add_rows(out, J[0], J[-1], alpha)
 

@@ -66,7 +66,8 @@ class Ranks:
 
     def exchange(self, tensors: Iterable[Tensor]) -> None:
         """Fill tensors, of which each rank has its own stretch of the first axis, with those of the others."""
-        parts = [(t[self.stretch(len(t), rank)], rank) for t in tensors for rank in range(self.size)]
+        others = range(self.size if self.size > 1 else 0)
+        parts = [(t[self.stretch(len(t), rank)], rank) for t in tensors for rank in others]
         under_way = [dist.broadcast(part, src=rank, async_op=True) for part, rank in parts if len(part)]
         for one in under_way:
             one.wait()

@@ -55,9 +55,7 @@ class Pixels(Way):
     @cached_property
     def places(self) -> tuple[int, ...]:
         """The output locations along each axis."""
-        p, n = self.patches, len(self.size)
-        sizes = [self.size[i] + p.pad[2 * (n - 1 - i)] + p.pad[2 * (n - 1 - i) + 1] for i in range(n)]
-        return tuple((s - g * (k - 1) - 1) // t + 1 for s, k, t, g in zip(sizes, p.taps, p.step, p.gap, strict=True))
+        return self.patches.places(self.size)
 
     @cached_property
     def cells(self) -> tuple[int, ...]:

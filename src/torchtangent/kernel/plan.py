@@ -82,6 +82,15 @@ class Task:
     ranks: int = 1
 
     @property
+    def edge(self) -> int:
+        """Samples along a tile, at most: as many as are fast, but enough tiles for all ranks."""
+        most = _EDGE[self.machine.kind]
+        if self.ranks > 1:
+            n, m = self.samples
+            most = min(most, aligned(math.ceil(max(n, m or 0) / (_SHARES * self.ranks))))
+        return most
+
+    @property
     def pairs(self) -> int:
         n, m = self.samples
         return n * (n + 1) // 2 if m is None else n * m
@@ -135,17 +144,18 @@ class Plan:
         """The plan of an earlier run. If as many samples cannot be kept today, fewer, which may change roundings."""
         edges = (tuple(stored["edges1"]), tuple(stored["edges2"]))
         longest = max(edges[0][1], edges[1][1])
-        if edges[0][1] > self.edges[0][1] or stored["batch"] > self.batch:
+        planned = make_plan(replace(task, ranks=1), stored["ways"])
+        if edges[0][1] > planned.edges[0][1] or stored["batch"] > planned.batch:
             warn(
                 f"The stored plan has tiles of {edges[0][1]} samples, captured {stored['batch']} at a time; "
-                f"{self.edges[0][1]} and {self.batch} fit into max_memory today. It is followed, with more memory.",
+                f"{planned.edges[0][1]} and {planned.batch} fit into max_memory today. It is followed, with more "
+                "memory.",
             )
         fits = max(1, self.panel * self.edges[0][1] // longest)
         everything = self.panel >= max(map(len, self.edges)) - 1
         wanted = stored.get("panel", fits)
         panel = wanted if everything else min(fits, wanted)
-        parts = make_plan(task, stored["ways"]).parts
-        return replace(self, parts=parts, edges=edges, panel=panel, batch=stored["batch"], room=stored["room"])
+        return replace(self, parts=planned.parts, edges=edges, panel=panel, batch=stored["batch"], room=stored["room"])
 
     def __str__(self) -> str:
         """A table: parameter, way, multiplications and kept bytes, predicted seconds."""
@@ -194,19 +204,20 @@ def make_plan(task: Task, ways: Mapping[str, str] | None = None) -> Plan:
             f"bytes, {task.result:,} of them for the kernel itself. "
             "Give more, or write the kernel to disk with out=..."
         )
-    edge = _EDGE[task.machine.kind] if task.ranks == 1 else math.ceil(most / (_SHARES * task.ranks))
-    edge = _largest(lambda e: tile * e * e + 2 * opened * e <= work / 2, min(most, edge, _EDGE[task.machine.kind]))
+    edge = _largest(lambda e: tile * e * e + 2 * opened * e <= work / 2, min(most, task.edge))
     edges1 = _edges(n, edge)
     edges2 = edges1 if m is None else _edges(m, edge)
     longest = max(edges1[1], edges2[1])
     if everything * held + work <= free:
         panel = max(len(edges1), len(edges2)) - 1
     else:
-        panel = max(1, int((free - work) / (2 * held * longest)))
-        if 2 * held * longest > free - work:  # not even one tile of this edge: smaller tiles
-            edge = max(1, int((free - work) / (2 * held)))
-            edges1, panel = _edges(n, edge), 1
+        kept = int((free - work) / (2 * held))  # samples of a panel, of which each rank needs tiles
+        fits = max(1, kept if task.ranks == 1 else kept // (_SHARES * task.ranks))
+        if fits < longest:
+            edge = fits
+            edges1 = _edges(n, edge)
             edges2 = edges1 if m is None else _edges(m, edge)
+        panel = max(1, kept // max(edges1[1], edges2[1]))
     fast = max(_FEW[task.machine.kind], _CAPTURED[task.machine.kind] // max(1, captured))
     batch = max(1, min(_BATCH[task.machine.kind], fast, work // max(1, captured)))
     parts = _parts(task, chosen)
@@ -245,8 +256,7 @@ def _choose(task: Task, layer: LayerJacobian, name: str | None, margin: float) -
         return next(way for way in ways if way.name == name)
     most = _SHARE * (task.budget - task.result) / (4 * task.precision.held.itemsize)
     ways = [way for way in ways if way.cost().opened + way.cost().least <= most] or ways
-    edge = _EDGE[task.machine.kind]
-    seconds = {way: task.seconds(way, layer, edge) for way in ways}
+    seconds = {way: task.seconds(way, layer, task.edge) for way in ways}
     near = [way for way in ways if seconds[way] <= margin * min(seconds.values())]
     return min(near, key=lambda way: way.cost().held)
 

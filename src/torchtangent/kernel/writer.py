@@ -13,7 +13,10 @@ from torchtangent.kernel.tiles import Tile
 
 
 class Writer:
-    """Writes to a store in a thread of its own, one tile behind; what goes wrong there is raised at the next call."""
+    """Writes to a store in a thread of its own, one tile behind.
+
+    What goes wrong there is raised at the next call, or at the end.
+    """
 
     def __init__(self, store: KernelStore) -> None:
         self._store, self._thread = store, ThreadPoolExecutor(1)
@@ -21,8 +24,8 @@ class Writer:
 
     def write(self, tile: Tile, block: Float[Tensor, "N M *C"]) -> None:
         """Begin to write a tile, once the one before is on disk."""
-        block = block.detach().cpu()
         self._wait()
+        block = block.detach().cpu()
         self._last = self._thread.submit(self._store.write, tile, block)
 
     def __enter__(self) -> Writer:

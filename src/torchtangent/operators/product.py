@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import platform
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -17,15 +18,16 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _WORTH = 1 << 22  # multiplications of a product, and
 _EDGE = 8  # its shortest edge, from which on oneDNN is faster,
 _TERMS = 1 << 18  # unless its sums are longer
-_COPIED = 1 << 24  # numbers of a factor with gaps between its rows, at most: it has to be copied
-_ALIGNED = 16  # numbers: MKL multiplies rows that begin at multiples of this faster
+_COPIED = 1 << 24  # numbers of a factor that has to be copied, at most: of a left one by columns, or one with gaps
+_LARGE = 1 << 16  # entries of a weight whose products are worth a look at every operation of a model
+_ALIGNED = 16  # numbers: MKL and GPUs multiply rows that begin at multiples of this faster
 _ROWS = 512  # of a product that is added to something, at a time: what is added stays in the cache
 
 
@@ -42,16 +44,15 @@ def product(
         a: Of any layout, like b.
         b: If batched, with as many matrices as a.
         out: Where to write it.
-        reused: Whether it is a factor of further products, which then is stored as they like it.
+        reused: Whether the result is a factor of further products; it is then stored as they like it.
 
     >>> product(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [4.0]]))
     tensor([[11.]])
     """
-    if a.device.type != "cpu":
-        return torch.bmm(a, b, out=out) if a.dim() == 3 else torch.matmul(a, b, out=out)
-    if a.dim() == b.dim() == 3 and len(a) == len(b) == 1:
+    several = a.dim() == b.dim() == 3 and a.device.type == "cpu"
+    if several and len(a) == len(b) == 1:
         return product(a[0], b[0], None if out is None else out[0], reused=reused).unsqueeze(0)
-    if a.dim() == b.dim() == 3 and len(a) == len(b) > 0 and by_onednn(a[0], b[0]):
+    if several and len(a) == len(b) > 0 and by_onednn(a[0], b[0]):
         out = a.new_empty(*a.shape[:2], b.shape[2]) if out is None else out
         for one, other, place in zip(a, b, out, strict=True):
             product(one, other, place)
@@ -72,8 +73,11 @@ def add_product(
         out.addmm_(a, b, alpha=alpha)
         return
     b = _dense(b.T).T
-    for i in range(0, len(a), _ROWS):
-        out[i : i + _ROWS].add_(product(a[i : i + _ROWS], b), alpha=alpha)
+    for part, place in zip(a.split(_ROWS), out.split(_ROWS), strict=True):
+        if by_onednn(part, b):
+            place.add_(_multiply(part, b), alpha=alpha)
+        else:  # the last rows, if few
+            place.addmm_(part, b, alpha=alpha)
 
 
 def add_products(
@@ -87,14 +91,20 @@ def add_products(
 
 
 def empty_rows(like: Tensor, *shape: int) -> Tensor:
-    """An empty tensor for a factor of products: for MKL its rows are a little longer, to begin where it is faster."""
+    """An empty tensor for a factor of products: for MKL and GPUs its rows are longer, to begin where they like it."""
     *rows, columns = shape
-    unit = 1 if like.device.type != "cpu" or _slow_mkl() else _ALIGNED
+    unit = 1 if like.device.type == "cpu" and _slow_mkl() else _ALIGNED
     return like.new_empty(*rows, math.ceil(columns / unit) * unit)[..., :columns]
 
 
 class Everywhere(TorchDispatchMode):
     """Inside of it torch's own products of large matrices are taken the same way, below autograd."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # compiled parts of a model stay compiled
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -105,14 +115,18 @@ class Everywhere(TorchDispatchMode):
             return _multiply(*args)
         if func is torch.ops.aten.addmm.default and not kwargs:
             bias, a, b = args
-            if bias.shape == b.shape[1:] and _suits(a, b):
+            if bias.shape == b.shape[1:] and bias.is_contiguous() and _suits(a, b):
                 return _multiply(a, b, bias)
         return func(*args, **(kwargs or {}))
 
 
-def everywhere() -> AbstractContextManager[Any]:
-    """`Everywhere`, where torch's own products are the slower ones."""
-    return Everywhere() if _slow_mkl() else nullcontext()
+def everywhere(weights: Iterable[Tensor]) -> AbstractContextManager[Any]:
+    """`Everywhere`, where torch's own products are the slower ones and some of the weights are large matrices."""
+    if _slow_mkl() and any(
+        w.dim() == 2 and w.numel() >= _LARGE and w.dtype == torch.float32 and w.device.type == "cpu" for w in weights
+    ):
+        return Everywhere()
+    return nullcontext()
 
 
 def by_onednn(a: Tensor, b: Tensor) -> bool:
@@ -126,6 +140,8 @@ def by_onednn(a: Tensor, b: Tensor) -> bool:
 def _suits(a: Tensor, b: Tensor) -> bool:
     return (
         a.device.type == b.device.type == "cpu"
+        and a.layout == b.layout == torch.strided
+        and {type(a), type(b)} <= {Tensor, nn.Parameter}
         and a.dtype == b.dtype == torch.float32
         and a.dim() == b.dim() == 2
         and a.shape[1] == b.shape[0]
@@ -134,7 +150,8 @@ def _suits(a: Tensor, b: Tensor) -> bool:
         and len(b) <= _TERMS
         and _slow_mkl()
         and torch._C._get_mkldnn_enabled()
-        and all(_without_gaps(t) or t.numel() <= _COPIED for t in (a, b))
+        and (a.is_contiguous() or a.numel() <= _COPIED)
+        and (_without_gaps(b) or b.numel() <= _COPIED)
     )
 
 

@@ -14,6 +14,7 @@ _BLOCK = {"cpu": 128, "cuda": 1024}  # rows at a time, at least
 _STRIPS = 8
 _NARROW = 16  # below it, a CPU's products add row after row, and the rounding of a long sum grows with its length
 _ROWS = 4096  # at a time, where they do
+_TURNED = 2048  # rows that are turned into columns at a time, which oneDNN wants
 
 
 def add_gram(total: Float[Tensor, "*G I I"], rows: Float[Tensor, "*G R I"]) -> None:
@@ -26,8 +27,8 @@ def add_gram(total: Float[Tensor, "*G I I"], rows: Float[Tensor, "*G R I"]) -> N
     if rows.dim() == 3:
         total.baddbmm_(rows.mT, rows)
         return
-    if by_onednn(rows.T, rows) and not rows.T.is_contiguous():
-        for part in rows.split(_ROWS // 2):
+    if by_onednn(rows[:_TURNED].T, rows[:_TURNED]) and not rows.T.is_contiguous():
+        for part in rows.split(_TURNED):
             _add_strips(total, part.T.contiguous())
     else:
         _add_strips(total, rows.T)
