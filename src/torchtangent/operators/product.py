@@ -49,20 +49,21 @@ def product(
     >>> product(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [4.0]]))
     tensor([[11.]])
     """
-    several = a.dim() == b.dim() == 3 and a.device.type == "cpu"
-    if several and len(a) == len(b) == 1:
-        return product(a[0], b[0], None if out is None else out[0], reused=reused).unsqueeze(0)
-    if several and len(a) == len(b) > 0 and by_onednn(a[0], b[0]):
-        out = a.new_empty(*a.shape[:2], b.shape[2]) if out is None else out
-        for one, other, place in zip(a, b, out, strict=True):
-            product(one, other, place)
-        return out
-    if by_onednn(a, b):
-        found = _multiply(a, b)
-        return found if out is None else out.copy_(found)
+    several = a.dim() == b.dim() == 3 and len(a) == len(b)
+    if a.device.type == "cpu":
+        if several and len(a) == 1:
+            return product(a[0], b[0], None if out is None else out[0], reused=reused).unsqueeze(0)
+        if several and len(a) and by_onednn(a[0], b[0]):
+            out = a.new_empty(*a.shape[:2], b.shape[2]) if out is None else out
+            for one, other, place in zip(a, b, out, strict=True):
+                product(one, other, place)
+            return out
+        if by_onednn(a, b):
+            found = _multiply(a, b)
+            return found if out is None else out.copy_(found)
     if reused and out is None:
         out = empty_rows(a, *a.shape[:-1], b.shape[-1])
-    return torch.matmul(a, b, out=out)
+    return torch.bmm(a, b, out=out) if several else torch.matmul(a, b, out=out)
 
 
 def add_product(
