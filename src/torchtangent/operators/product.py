@@ -49,11 +49,10 @@ def product(
     >>> product(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [4.0]]))
     tensor([[11.]])
     """
-    several = a.dim() == b.dim() == 3 and len(a) == len(b)
     if a.device.type == "cpu":
-        if several and len(a) == 1:
+        if a.dim() == b.dim() == 3 and a.shape[0] == b.shape[0] == 1:
             return product(a[0], b[0], None if out is None else out[0], reused=reused).unsqueeze(0)
-        if several and len(a) and by_onednn(a[0], b[0]):
+        if a.dim() == b.dim() == 3 and a.shape[0] == b.shape[0] > 0 and by_onednn(a[0], b[0]):
             out = a.new_empty(*a.shape[:2], b.shape[2]) if out is None else out
             for one, other, place in zip(a, b, out, strict=True):
                 product(one, other, place)
@@ -63,7 +62,7 @@ def product(
             return found if out is None else out.copy_(found)
     if reused and out is None:
         out = empty_rows(a, *a.shape[:-1], b.shape[-1])
-    return torch.bmm(a, b, out=out) if several else torch.matmul(a, b, out=out)
+    return torch.bmm(a, b, out=out) if a.dim() == b.dim() == 3 else torch.matmul(a, b, out=out)
 
 
 def add_product(
@@ -140,16 +139,15 @@ def by_onednn(a: Tensor, b: Tensor) -> bool:
 
 def _suits(a: Tensor, b: Tensor) -> bool:
     return (
-        a.device.type == b.device.type == "cpu"
+        _slow_mkl()
+        and a.dim() == b.dim() == 2
+        and a.shape[1] == b.shape[0] <= _TERMS
+        and a.shape[0] * b.numel() >= _WORTH
+        and min(a.shape[0], *b.shape) >= _EDGE
+        and a.dtype == b.dtype == torch.float32
+        and a.device.type == b.device.type == "cpu"
         and a.layout == b.layout == torch.strided
         and {type(a), type(b)} <= {Tensor, nn.Parameter}
-        and a.dtype == b.dtype == torch.float32
-        and a.dim() == b.dim() == 2
-        and a.shape[1] == b.shape[0]
-        and a.shape[0] * a.shape[1] * b.shape[1] >= _WORTH
-        and min(a.shape[0], *b.shape) >= _EDGE
-        and len(b) <= _TERMS
-        and _slow_mkl()
         and torch._C._get_mkldnn_enabled()
         and (a.is_contiguous() or a.numel() <= _COPIED)
         and (_without_gaps(b) or b.numel() <= _COPIED)
