@@ -28,8 +28,8 @@ class Disk:
         self.written.append(tile)
 
 
-def write(disk: Any, then: Exception | None = None) -> None:
-    with Writer(disk) as writer:
+def write(disk: Disk, then: Exception | None = None) -> None:
+    with Writer(disk.write) as writer:
         for tile in TILES:
             writer.write(tile, torch.zeros(2, 2))
             if then is not None:

@@ -128,7 +128,7 @@ class Job:
         self.plan = replace(self.plan, panel=self.ranks.from_first(self.plan.panel))  # the same captures on all
         pending = self.ranks.from_first(store.pending())
         show = progress if self.ranks.rank == 0 else False
-        with Progress(int(sum(map(self._work, pending))), show) as bar, Writer(store) as writer:
+        with Progress(int(sum(map(self._work, pending))), show) as bar, Writer(store.write) as writer:
             for tile, (block,) in self.blocks(pending, lambda tile: self._zeros(tile.shape)):
                 writer.write(tile, self._finish(block, self.symmetric and tile.i == tile.j))
                 bar.add(int(self._work(tile) * self.ranks.size))

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.kernel.store import KernelStore
 from torchtangent.kernel.tiles import Tile
 
 
 class Writer:
-    """Writes to a store in a thread of its own, one tile behind.
+    """Puts tiles on disk in a thread of its own, one tile behind.
 
     What goes wrong there is raised at the next call, or at the end.
     """
 
-    def __init__(self, store: KernelStore) -> None:
-        self._store, self._thread = store, ThreadPoolExecutor(1)
+    def __init__(self, put: Callable[[Tile, Tensor], None]) -> None:
+        self._put, self._thread = put, ThreadPoolExecutor(1)
         self._last: Future[None] | None = None
 
     def write(self, tile: Tile, block: Float[Tensor, "N M *C"]) -> None:
         """Begin to write a tile, once the one before is on disk."""
         self._wait()
         block = block.detach().cpu()
-        self._last = self._thread.submit(self._store.write, tile, block)
+        self._last = self._thread.submit(self._put, tile, block)
 
     def __enter__(self) -> Writer:
         return self
