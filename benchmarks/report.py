@@ -99,8 +99,8 @@ def markdown(folder: Path) -> str:
         if path.exists():
             result = json.loads(path.read_text())
             parts += ["", *_section(result)]
-            if result["cpu"] != machine["cpu"]:
-                parts += [f"- Measured on another machine: {result['cpu']}."]
+            others = {quantity: cpu for quantity, cpu in result["cpus"].items() if cpu != machine["cpu"]}
+            parts += [f"- {TITLES[quantity]}: measured on another machine, {cpu}." for quantity, cpu in others.items()]
     return "\n".join(parts) + "\n"
 
 

@@ -36,10 +36,11 @@ def main() -> None:
     for name in args.case or CASES:
         path = args.out / f"{name}.json"
         result = _earlier(path, CASES[name], partly=args.only or args.quantity or args.memory == "only")
-        result |= {"missing": missing, "cpu": describe()["cpu"]}
+        result["missing"] = missing
         for quantity in args.quantity or QUANTITIES:
             builders = {lib: builders[quantity] for lib, builders in libraries.items() if quantity in builders}
             kept: dict[str, Any] = result["quantities"].setdefault(quantity, {})
+            result.setdefault("cpus", {})[quantity] = describe()["cpu"]
             if args.memory != "only":
                 kept |= measure(CASES[name], quantity, builders, effort)
             if args.memory != "no":
