@@ -1,8 +1,8 @@
 """Matrix products, by the faster of the two libraries that torch has for them on a CPU.
 
 MKL, which `torch.mm` calls, keeps its AVX-512 code to Intel's processors. oneDNN, which torch calls for convolutions,
-does not: on AMD's (Zen 4 and 5) the same product in float32 takes half the time. torch has no public switch between the
-two; the operator below is the one that compiled models call for their linear layers. Where it is missing, switched off
+does not: on an AMD EPYC the same product in float32 took half the time. torch has no public switch between the two;
+the operator below is the one that compiled models call for their linear layers. Where it is missing, switched off
 (`torch.backends.mkldnn.enabled`) or of no use, products are torch's own.
 """
 
