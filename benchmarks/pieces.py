@@ -11,9 +11,9 @@ from typing import Any
 
 WATCHED = {  # name → where in torchtangent.optim: a function, or a method of a class and of all that derive from it
     "covariances": "layer:Layer.moments",
-    "decomposition": "method:Method.decompose",
+    "decomposition": "ranks:Ranks.divide",
     "scalings": "layer:Layer.project",
-    "preconditioning": "method:Method.solve",
+    "preconditioning": "replay:Replay.solve",
     "update": "preconditioned:move",
 }
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torchtangent as tt
-from torchtangent.optim import EKFAC, KFAC, Adaptive, SuperNat
+from torchtangent.optim import EKFAC, KFAC, Adaptive, SuperNat, replay
 from torchtangent.optim.decompose import eigenbasis
 
 sys.path.append(str(Path(__file__).parent / "optim"))
@@ -189,6 +189,30 @@ def _on_cpu(found: Any) -> Any:
     return [_on_cpu(value) for value in found] if isinstance(found, list) else found
 
 
+@pytest.mark.parametrize("sua", [False, True])
+@pytest.mark.parametrize("method", ["average", "kfac"])
+def test_steps_from_a_graph_are_the_same_steps(method: str, sua: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit; also with a smaller batch now and then, another precision of products, and weight decay."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    graphs: list[Any] = []
+    record = replay._record
+    monkeypatch.setattr(replay, "_record", lambda compute: graphs.append(record(compute)) or graphs[-1])
+    ends = []
+    for graphed in (True, False):
+        if not graphed:
+            monkeypatch.setattr(replay, "_suit", lambda method, tasks: False)
+        model = network().eval()
+        opt = METHODS[method](model, 0.02, 0.1, momentum=0.9, basis_every=7, weight_decay=1e-3, sua=sua)
+        torch.manual_seed(1)
+        for i in range(30):
+            torch.set_float32_matmul_precision("high" if i >= 20 else "highest")
+            train(model, opt, *images(16 if i % 6 == 5 else 32))
+        torch.set_float32_matmul_precision("highest")
+        ends.append(flat(model))
+    assert len(graphs) == 2
+    assert torch.equal(*ends)
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_mixed_precision(dtype: torch.dtype, method: str) -> None:
@@ -213,12 +237,13 @@ def test_mixed_precision(dtype: torch.dtype, method: str) -> None:
     assert 0 < difference < (0.05 if dtype == torch.float16 else 0.15)
 
 
+@pytest.mark.parametrize("steps", [2, 8])
 @pytest.mark.parametrize("method", METHODS)
-def test_one_transfer_a_step(method: str) -> None:
+def test_one_transfer_a_step(method: str, steps: int) -> None:
     """Between decompositions the host waits once, to know that all is finite."""
     model, (x, y) = network(), images()
     opt = METHODS[method](model, 0.02, 0.1, momentum=0.9, sua=True)
-    train(model, opt, x, y, steps=2)
+    train(model, opt, x, y, steps=steps)
     F.cross_entropy(model(x), y).backward()
     torch.cuda.synchronize()
     with warnings.catch_warnings():

@@ -14,6 +14,7 @@ from torchtangent.optim.directions import NotFinite, Step, directions
 from torchtangent.optim.method import Method, State
 from torchtangent.optim.plan import Plan
 from torchtangent.optim.ranks import Ranks
+from torchtangent.optim.replay import Replay
 from torchtangent.optim.update import Groups, Slopes
 
 
@@ -26,10 +27,12 @@ class Update:
     slopes: Slopes
 
 
-def attempt(plan: Plan, method: Method, step: Step, ranks: Ranks, groups: Groups, loss: Any) -> Update | str:
+def attempt(
+    plan: Plan, method: Method, step: Step, ranks: Ranks, replay: Replay, groups: Groups, loss: Any
+) -> Update | str:
     """The update, or the name of what has NaN or infinity: the loss (if it is known), a gradient, a curvature."""
     try:
-        found, states = directions(plan, method, step, ranks)
+        found, states = directions(plan, method, step, ranks, replay)
     except NotFinite as error:
         return _wrong(loss, step.raw, {}) or f"the curvature of {error}"
     flat = plan.unseen if plan.plain else {}

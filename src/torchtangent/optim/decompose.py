@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TypeVar
 
 import torch
@@ -15,6 +17,34 @@ from torchtangent.operators.symmetric import eigh
 
 Found = TypeVar("Found")
 _TRIES = 5
+_THREADS = 4  # each with a stream of a GPU: one decomposition alone leaves most of it idle
+
+
+def side_by_side(tasks: Mapping[str, Callable[[], dict[str, Tensor]]], device: torch.device) -> dict[str, dict]:
+    """What tasks give, by their names; on a GPU some are done at the same time."""
+    if device.type != "cuda" or len(tasks) < 2:
+        return {name: task() for name, task in tasks.items()}
+    _load(device)
+    here = torch.cuda.current_stream(device)
+
+    def run(task: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+        stream = torch.cuda.Stream(device)
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
+            found = task()
+        here.wait_stream(stream)
+        for t in found.values():
+            t.record_stream(here)  # its memory is not for the other stream as long as this one may read it
+        return found
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return dict(zip(tasks, pool.map(run, tasks.values()), strict=True))
+
+
+@cache
+def _load(device: torch.device) -> None:
+    """Have torch load its library of decompositions, which it does when it needs it, but not from several threads."""
+    torch.linalg.eigh(torch.eye(2, device=device))
 
 
 def eigenbasis(M: Float[Tensor, "G _ n"], what: str) -> tuple[Float[Tensor, "G n"], Float[Tensor, "G n n"]]:

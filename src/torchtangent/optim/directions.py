@@ -14,6 +14,7 @@ from torchtangent.optim.layer import Layer, Parts, Passes
 from torchtangent.optim.method import Method, State, Task
 from torchtangent.optim.plan import Plan
 from torchtangent.optim.ranks import Ranks
+from torchtangent.optim.replay import Replay
 
 _MEMORY = 0.95  # of averages of mean gradients, in a step
 
@@ -63,7 +64,9 @@ class Step:
         return self.seen(name) or not (method.fresh or self.due(name))
 
 
-def directions(plan: Plan, method: Method, step: Step, ranks: Ranks) -> tuple[dict[str, Tensor], dict[str, State]]:
+def directions(
+    plan: Plan, method: Method, step: Step, ranks: Ranks, replay: Replay
+) -> tuple[dict[str, Tensor], dict[str, State]]:
     """Preconditioned gradients, in memory of their own, and the states that belong to them."""
     found, states = _unseen(plan, step)
     states.update(_renewed(plan, method, step, ranks))
@@ -77,7 +80,7 @@ def directions(plan: Plan, method: Method, step: Step, ranks: Ranks) -> tuple[di
             passes = step.passes if step.whole else ()
             tasks.append(Task(layer, state, raw, full, step.dampings[layer.key], passes, project))
     for together in _divided(tasks):
-        for task, (parts, state) in zip(together, method.solve(together, step.n), strict=True):
+        for task, (parts, state) in zip(together, replay.solve(method, together, step.n), strict=True):
             states[task.layer.key] = state
             found.update({name: u for name, u in parts.items() if name in step.full})
     for name in plan.diagonal:
@@ -123,7 +126,8 @@ def _renewed(plan: Plan, method: Method, step: Step, ranks: Ranks) -> dict[str, 
         sums = torch.stack([_sum(B) + _sum(A) for _, B, A in moments.values()])
         if not bool(torch.isfinite(sums).all()):
             raise NotFinite(next(name for name, total in zip(moments, sums, strict=True) if not total.isfinite()))
-    tasks = {key: partial(method.decompose, layer, B, A, step.dampings[key]) for key, (layer, B, A) in moments.items()}
+    large_first = sorted(moments.items(), key=lambda item: -item[1][1].numel() - item[1][2].numel())
+    tasks = {key: partial(method.decompose, layer, B, A, step.dampings[key]) for key, (layer, B, A) in large_first}
     return ranks.divide(tasks, step.full)
 
 

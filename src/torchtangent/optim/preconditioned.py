@@ -25,6 +25,7 @@ from torchtangent.optim.options import Settings
 from torchtangent.optim.plan import Plan
 from torchtangent.optim.ranks import Ranks
 from torchtangent.optim.recorder import Recorder
+from torchtangent.optim.replay import Replay
 from torchtangent.optim.resume import check_state, checked_blocks, options_of
 from torchtangent.optim.sampling import evaluate_sampled
 from torchtangent.optim.update import Slopes, move
@@ -68,6 +69,7 @@ class Preconditioned(Optimizer):
         self.steps = self.skipped = 0
         self._clipped: int | Tensor = 0  # counted where the parameters are
         self.recorder, self.plan, self.notices = Recorder(), Plan(), Notices()
+        self._replay = Replay()
         self._blocks: dict[str, tuple[str, ...]] = {}  # the parameters of each block that ever was
         self._last: tuple[Slopes, Tensor | None] | None = None  # the last step, and by what it was shortened
         self._unit = 1.0  # by which the ranks' losses are multiplied to be the mean over all samples
@@ -297,7 +299,7 @@ class Preconditioned(Optimizer):
         )
         if step.renew:
             self._thin = frozenset(layer.key for layer in self.plan.layers if step.whole and layer.thin(passes))
-        update = attempt(self.plan, self.method, step, self.ranks, self._group, loss)
+        update = attempt(self.plan, self.method, step, self.ranks, self._replay, self._group, loss)
         if isinstance(update, str):
             return self._skip(update, amp)
         self._write(update)

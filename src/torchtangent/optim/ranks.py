@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from torchtangent.notice import warn
+from torchtangent.optim.decompose import side_by_side
 
 
 class Ranks:
@@ -58,7 +59,7 @@ class Ranks:
     ) -> dict[str, dict[str, Tensor]]:
         """All results on all ranks; each rank does its part of the tasks. `like` tells dtype and device."""
         if self.size == 1:
-            return {name: task() for name, task in tasks.items()}
+            return side_by_side(tasks, next(iter(like.values())).device)
         own: dict[str, dict[str, Tensor]] = {}
         failure: RuntimeError | None = None
         for i, (name, task) in enumerate(tasks.items()):

@@ -1,0 +1,134 @@
+"""Where steps compute what the last ones did, they are one CUDA graph, which the host launches at once.
+
+To precondition a layer takes some ten small kernels, and the host longer to launch them than the device to run them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from torchtangent.notice import warn
+from torchtangent.optim.layer import Parts
+from torchtangent.optim.method import Method, State, Task
+
+_LARGEST = 1 << 25  # parameters: a graph keeps some eight numbers for each, and large layers keep the device busy
+_PATIENCE = 2  # steps alike before the first graph is recorded, twice as many before each further one
+
+Solved = list[tuple[dict[str, Tensor], State]]
+
+
+class Replay:
+    """`Method.solve`, from a graph if the last steps were like this one; elsewhere than on a GPU never."""
+
+    def __init__(self) -> None:
+        self._graph: _Graph | None = None
+        self._last: tuple = ()
+        self._alike = 0  # steps in a row that were like the last, but not like those of the graph
+        self._patience: float = _PATIENCE
+
+    def solve(self, method: Method, tasks: Sequence[Task], n: int) -> Solved:
+        """The same numbers as `method.solve(tasks, n)`, in memory of their own."""
+        if not _suit(method, tasks):
+            return method.solve(tasks, n)
+        key = _key(tasks, n)
+        if self._graph is None or self._graph.key != key:
+            self._alike = self._alike + 1 if key == self._last else 1
+            self._last = key
+            if self._alike <= self._patience or not self._recorded(method, tasks, n, key):
+                return method.solve(tasks, n)
+        assert self._graph is not None
+        return self._graph.solve(tasks)
+
+    def _recorded(self, method: Method, tasks: Sequence[Task], n: int, key: tuple) -> bool:
+        """Whether there is a graph for such steps now."""
+        self._graph, self._patience = None, 2 * self._patience  # the old one's memory is for the new one
+        try:
+            self._graph = _Graph(method, tasks, n, key)
+        except RuntimeError as error:
+            self._patience = float("inf")
+            said = str(error).splitlines()[0]
+            warn(f"{method.kind}: steps are slower than they could be, as they cannot be a CUDA graph ({said}).")
+        return self._graph is not None
+
+
+class _Graph:
+    """A recorded `Method.solve`, with the places that it reads from and writes to."""
+
+    def __init__(self, method: Method, tasks: Sequence[Task], n: int, key: tuple) -> None:
+        self.key = key
+        self._inputs = [t.clone() for t in _tensors(tasks)]
+        self._seen = [(t, t._version) for t in self._inputs]  # what is there, at first copies
+        placed = _placed(tasks, self._inputs)
+        solved, self._replay = _record(lambda: method.solve(placed, n))
+        known = {id(t) for t in self._inputs}
+        written = [t for parts, state in solved for t in (*parts.values(), *state.values()) if id(t) not in known]
+        self._outputs = written
+        index = {id(t): i for i, t in enumerate([*self._inputs, *written])}
+        self._solved = [
+            ({name: index[id(t)] for name, t in parts.items()}, {name: index[id(t)] for name, t in state.items()})
+            for parts, state in solved
+        ]
+
+    def solve(self, tasks: Sequence[Task]) -> Solved:
+        """Replayed for other tasks of the same key."""
+        given = _tensors(tasks)
+        now = [(t, t._version) for t in given]
+        changed = [i for i, (t, version) in enumerate(now) if self._seen[i][0] is not t or self._seen[i][1] != version]
+        torch._foreach_copy_([self._inputs[i] for i in changed], [given[i] for i in changed])
+        self._seen = now
+        self._replay()
+        own = [torch.empty_like(t) for t in self._outputs]
+        torch._foreach_copy_(own, self._outputs)
+        found = [*given, *own]
+        return [
+            ({name: found[i] for name, i in parts.items()}, {name: found[i] for name, i in state.items()})
+            for parts, state in self._solved
+        ]
+
+
+def _record(compute: Callable[[], Solved]) -> tuple[Solved, Callable[[], None]]:
+    """Where a computation will write its results, and what makes it do so."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may go on loading data
+        solved = compute()
+    return solved, graph.replay
+
+
+def _suit(method: Method, tasks: Sequence[Task]) -> bool:
+    """Whether the tasks are a function of gradients and states alone, small, and for one GPU."""
+    if method.fresh:
+        return False
+    devices = {t.device for task in tasks for t in task.raw.values()}
+    if {device.type for device in devices} != {"cuda"} or len(devices) > 1 or torch.cuda.is_current_stream_capturing():
+        return False
+    return sum(t.numel() for task in tasks for t in task.raw.values()) <= _LARGEST
+
+
+def _key(tasks: Sequence[Task], n: int) -> tuple:
+    """What a graph knows but for the numbers in its inputs."""
+    sizes = tuple((t.shape, t.dtype) for t in _tensors(tasks))
+    names = tuple((task.layer, task.damping, task.full is task.raw, tuple(task.state)) for task in tasks)
+    return n, torch.get_float32_matmul_precision(), names, sizes
+
+
+def _tensors(tasks: Sequence[Task]) -> list[Tensor]:
+    """Everything that they read."""
+    return [t for task in tasks for parts in _mappings(task) for t in parts.values()]
+
+
+def _placed(tasks: Sequence[Task], places: Sequence[Tensor]) -> list[Task]:
+    """The same tasks, reading from other places."""
+    rest = iter(places)
+    found = []
+    for task in tasks:
+        raw, state, *full = ({name: next(rest) for name in parts} for parts in _mappings(task))
+        found.append(replace(task, raw=raw, full=full[0] if full else raw, state=state, passes=()))
+    return found
+
+
+def _mappings(task: Task) -> list[Parts]:
+    return [task.raw, task.state] if task.full is task.raw else [task.raw, task.state, task.full]
