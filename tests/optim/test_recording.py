@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import torchtangent as tt
 from torchtangent.optim import EKFAC, KFAC
@@ -308,3 +309,170 @@ def test_layers_may_be_added_later() -> None:
     F.cross_entropy(model(x), y).backward()
     opt.step()
     assert not torch.equal(before[3].weight, model[3].weight)
+
+
+class Checkpointed(nn.Module):
+    """All but the first layer is computed again in the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = network()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.layers[1:], self.layers[0](x), use_reentrant=True)
+
+
+def by_parts(model: Checkpointed, x: Tensor) -> Tensor:
+    return model.layers[2](model.layers[1](model.layers[0](x)))
+
+
+LOOPS: dict[str, Callable[[Checkpointed, Tensor, Tensor], Tensor]] = {
+    "a call of fewer samples in between": lambda model, x, y: _then(F.cross_entropy(model(x), y), model(x[:8])),
+    "two calls, one backward": lambda model, x, y: sum(
+        F.cross_entropy(model(x[part]), y[part], reduction="sum") / N for part in (slice(0, 12), slice(12, N))
+    ),
+    "parts": lambda model, x, y: F.cross_entropy(by_parts(model, x), y),
+    "parts after a call": lambda model, x, y: _then(F.cross_entropy(_after(model(x[:8]), model, x), y)),
+    "parts after a part": lambda model, x, y: _then(F.cross_entropy(_after(model.layers[0](x[:4]), model, x), y)),
+}
+
+
+def _then(loss: Tensor, *_: Tensor) -> Tensor:
+    return loss
+
+
+def _after(_: Tensor, model: Checkpointed, x: Tensor) -> Tensor:
+    return by_parts(model, x)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_layers_belong_to_their_batch(method, loop: str) -> None:
+    """Also those that a checkpoint computes again, or that are called without the model, beside other calls."""
+    x, y = data()
+    found = []
+    for compute in (LOOPS[loop], lambda model, x, y: F.cross_entropy(model.layers(x), y)):
+        model = Checkpointed()
+        opt = method(model, LR, EPS, kl_clip=None, basis_every=2)
+        for _ in range(2):
+            opt.zero_grad()
+            compute(model, x, y).backward()
+            opt.step()
+        found.append(flat(model))
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
+
+
+class Tokens(Checkpointed):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(0, 1)).unflatten(0, x.shape[:2]).sum(1)
+
+
+def test_a_checkpoint_of_either_of_two_calls_is_said(method) -> None:
+    """12 rows may be 4 samples, or 6."""
+    model, (x, y) = Tokens(), data(24)
+    opt = method(model, LR, EPS)
+    calls = x[:12].view(4, 3, 4), x[12:].view(6, 2, 4)
+    sum(F.cross_entropy(model(x), y[: len(x)]) for x in calls).backward()
+    with pytest.warns(tt.TangentWarning, match="may belong to either of several calls"):
+        opt.step()
+
+
+def test_parts_of_several_sizes_are_said() -> None:
+    model, (x, y) = network(), data()
+    opt = EKFAC(model, LR, EPS)
+    sum(F.cross_entropy(model[2](model[1](model[0](x[:n]))), y[:n]) for n in (4, 12)).backward()
+    with pytest.warns(tt.TangentWarning, match=r"Parts of the model, with (4 and 12|12 and 4) rows, were called"):
+        opt.step()
+
+
+class Normalized(nn.Module):
+    """Takes more than its samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        return self.inner((x - mean) / std)
+
+
+def test_the_first_argument_has_the_samples(method) -> None:
+    x, y = data()
+    found = []
+    for wrapped in (True, False):
+        model: nn.Module = Normalized() if wrapped else network()
+        opt = method(model, LR, EPS, kl_clip=None)
+        F.cross_entropy(model(x, torch.zeros(4), torch.ones(4)) if wrapped else model(x), y).backward()
+        opt.step()
+        found.append(flat(model))
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("frozen", [slice(0, 1), slice(0, 3)])
+def test_what_is_unfrozen_before_the_forward_pass_moves(method, frozen: slice) -> None:
+    """A discriminator is frozen while its generator trains."""
+    x, y = data()
+    found = []
+    for freezes in (True, False):
+        model = network()
+        opt = method(model, LR, EPS, kl_clip=None, basis_every=2)
+        for _ in range(4):
+            model[frozen].requires_grad_(not freezes)
+            opt.zero_grad()
+            if freezes:
+                model(x.square().requires_grad_()).sum().backward()
+                if frozen.stop == 1:
+                    opt.zero_grad()  # what was not frozen has a gradient now
+                model[frozen].requires_grad_(True)
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+        assert opt.steps == 4
+        found.append(flat(model))
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
+
+
+class Heads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.heads = nn.Linear(4, 5).double(), nn.ModuleList(nn.Linear(5, 3).double() for _ in range(2))
+
+    def forward(self, x: Tensor, which: int) -> Tensor:
+        return self.heads[which](torch.tanh(self.body(x)))
+
+
+def test_a_layer_that_was_left_out_is_decomposed_when_it_is_next_seen(method) -> None:
+    """Also by a run that was resumed before that."""
+    x, y = data()
+    torch.manual_seed(0)
+    model = Heads()
+    opt = method(model, LR, EPS, basis_every=4)
+    changes = [0, 0]
+    for i in range(24):
+        before = [opt.state[head.weight].get("left") for head in model.heads]
+        opt.zero_grad()
+        F.cross_entropy(model(x, i % 2), y).backward()
+        opt.step()
+        for j, head in enumerate(model.heads):
+            changes[j] += opt.state[head.weight].get("left") is not before[j]
+        if i == 12:  # head 1 is due
+            saved = opt.state_dict()
+            opt.close()
+            opt = method(model, LR, EPS, basis_every=4)
+            opt.load_state_dict(saved)
+    assert changes == [6, 6]
+
+
+def test_what_is_unfrozen_too_late_is_told(method) -> None:
+    model, (x, y) = network(), data()
+    model[0].requires_grad_(False)
+    opt = method(model, LR, EPS, params=model.parameters())
+    before = model[0].weight.clone()
+    F.cross_entropy(model(x), y).backward()
+    model[0].requires_grad_(True)
+    F.cross_entropy(model(x), y).backward()
+    with pytest.warns(tt.TangentWarning, match=r"Not moved before the next step, .*: 0\.weight, 0\.bias"):
+        opt.step()
+    assert torch.equal(before, model[0].weight)
+    opt.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    opt.step()
+    assert not torch.equal(before, model[0].weight)

@@ -232,3 +232,21 @@ def test_bad_input() -> None:
     x[3, 2] = float("nan")
     with pytest.raises(ValueError, match="x has NaN or infinity"):
         SuperNat(model, x, LR)
+
+
+def test_states_of_another_problem_are_refused() -> None:
+    model, x, _ = problem()
+    saved = SuperNat(model, x, LR).state_dict()
+    with pytest.raises(ValueError, match=r"saved with scale='max'; this SuperNat has scale='trace'"):
+        SuperNat(model, x, LR, scale="trace").load_state_dict(saved)
+    with pytest.raises(ValueError, match="saved for other inputs x"):
+        SuperNat(model, 2 * x, LR).load_state_dict(saved)
+
+
+def test_a_weight_without_gradient_is_told() -> None:
+    model, x, y = problem()
+    opt = SuperNat(model, x, LR)
+    loss(model(x), y).backward()
+    model.weight.grad = None
+    with pytest.warns(tt.TangentWarning, match="the weight has no gradient, and nothing moves"):
+        opt.step()

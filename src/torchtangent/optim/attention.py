@@ -49,12 +49,13 @@ class Projection(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """A call of attention that was computed in another way."""
+    """A call of which the samples' gradients cannot be told, and why."""
 
     d: Tensor
+    why: str
 
     def factors(self, module: nn.Module, n: int) -> dict[str, LayerJacobian]:
-        raise NoRule("its products cannot be read off autograd's graph (is it compiled, or in a checkpoint?)")
+        raise NoRule(self.why)
 
 
 def projections(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,7 +37,7 @@ class Step:
         n: Samples, over all ranks.
         share: The part of them that is on this rank.
         scale: What makes recorded cotangents those of each sample's own loss.
-        renew: Whether decompositions are due.
+        renew: The blocks whose decompositions are due.
     """
 
     raw: Mapping[str, Tensor]
@@ -49,19 +49,19 @@ class Step:
     n: int
     share: float
     scale: float | Tensor
-    renew: bool
+    renew: Set[str]
 
     def due(self, name: str) -> bool:
-        """Whether a parameter needs a decomposition, or its like, now."""
-        return self.renew or not self.states[name]
+        """Whether a block gets a decomposition, or its like, now: it needs one, and samples tell it."""
+        return self.seen(name) and (name in self.renew or not self.states[name])
 
     def seen(self, name: str) -> bool:
         """Whether samples of this step went through a parameter."""
         return any(name in found for found in self.passes)
 
     def possible(self, name: str, method: Method) -> bool:
-        """Whether enough is known to move a parameter: if no sample went through it, it stays."""
-        return self.seen(name) or not (method.fresh or self.due(name))
+        """Whether enough is known to move a parameter."""
+        return self.seen(name) or (not method.fresh and bool(self.states[name]))
 
 
 def directions(
@@ -119,7 +119,7 @@ def _renewed(plan: Plan, method: Method, step: Step, ranks: Ranks) -> dict[str, 
     """New decompositions where they are due, divided among the ranks."""
     moments, by_rows = {}, method.by_rows and ranks.size == 1
     for layer in plan.layers:
-        if step.seen(layer.key) and step.due(layer.key):
+        if step.due(layer.key):
             B, A = layer.moments(step.passes, step.n, step.share, step.scale, by_rows=by_rows)
             moments[layer.key] = layer, ranks.total(B), ranks.total(A)
     if moments:

@@ -50,7 +50,22 @@ def gather(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], notices:
             f"as views of the same {twice.samples} samples. If the samples are different ones, call backward after "
             "each call.",
         )
+    sizes = _beside(recorder)
+    if sizes and notices.new([""], "parts"):
+        warn(
+            f"Parts of the model, with {' and '.join(map(str, sizes))} rows, were called before one backward: these "
+            "are taken as different samples. If they are not, call the model, whose input tells its samples.",
+        )
     return [{name: jacobian for name, jacobian in seen.items() if name not in plan.unseen} for seen in passes]
+
+
+def _beside(recorder: Recorder) -> list[int]:
+    """The samples of batches that met in a backward pass, if parts of the model were called for one of them."""
+    for batch in recorder.batches:
+        met = [other for other in recorder.batches if other.passes.keys() & batch.passes.keys()]
+        if batch.parts and len(met) > 1:
+            return [other.samples for other in met]
+    return []
 
 
 def _require_inputs(recorder: Recorder) -> None:

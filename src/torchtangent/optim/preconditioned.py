@@ -30,6 +30,8 @@ from torchtangent.optim.resume import check_state, checked_blocks, options_of
 from torchtangent.optim.sampling import evaluate_sampled
 from torchtangent.optim.update import Slopes, move
 
+_APART = 1_000_003  # seeds of two ranks
+
 
 class Preconditioned(Optimizer):
     """θ ← θ − η (F + ε)⁻¹ ∇ with a block of F for each layer, in `zero_grad(); loss.backward(); step()`.
@@ -74,6 +76,7 @@ class Preconditioned(Optimizer):
         self._last: tuple[Slopes, Tensor | None] | None = None  # the last step, and by what it was shortened
         self._unit = 1.0  # by which the ranks' losses are multiplied to be the mean over all samples
         self._rates: list[float] = []  # of the groups, in the last step
+        self._due: frozenset[str] = frozenset()  # blocks to decompose when samples next go through them
         self._thin: frozenset[str] = frozenset()  # blocks whose samples make less work than their gradient
         self._idle = False  # whether it was said that there are no gradients
         self._ready = False
@@ -86,6 +89,7 @@ class Preconditioned(Optimizer):
         self._prepare()
         # Hooks know the recorder only: an optimizer that is thrown away takes them along.
         weakref.finalize(self, self.recorder.close)
+        self.recorder.follow = _weakly(self._follow)
 
     # The face of a torch optimizer.
 
@@ -139,6 +143,7 @@ class Preconditioned(Optimizer):
             "clipped": self.clipped,
             "unseen": dict(self.plan.unseen),
             "thin": sorted(self._thin),
+            "due": sorted(self._due),
             "rates": list(self._rates),
             "blocks": {key: list(names) for key, names in self._blocks.items() if self._state_of(key)},
         }
@@ -155,6 +160,7 @@ class Preconditioned(Optimizer):
         self.steps, self.skipped, self._last = progress["steps"], progress["skipped"], None
         self._clipped = progress.get("clipped", 0)
         self._thin = frozenset(progress.get("thin", ()))
+        self._due = frozenset(progress.get("due", ()))
         self._rates = list(progress.get("rates", ()))
         self.plan.keep_unseen(progress["unseen"])
         self._group = {self.names[id(p)]: group for group in self.param_groups for p in group["params"]}
@@ -237,7 +243,7 @@ class Preconditioned(Optimizer):
         """Gradients in place and cotangents recorded; the loss, if a closure tells it."""
         with torch.enable_grad():
             if self.settings.curvature == "sampled":
-                seed = self.settings.seed + self.steps + self.skipped
+                seed = self.settings.seed + self.steps + self.skipped + self.ranks.rank * _APART
                 return evaluate_sampled(closure, self.recorder, self._params, str(self.settings.likelihood), seed)
             found = None if closure is None else closure()
         return found[0] if isinstance(found, tuple) else found
@@ -260,6 +266,9 @@ class Preconditioned(Optimizer):
         """Whether the parameters moved."""
         self.recorder.settle()
         grads = {name: amp.readable(p.grad) for name, p in self._params.items() if p.grad is not None}
+        late = [n for n, p in self._chosen.items() if p.requires_grad and p.grad is not None and n not in self._params]
+        if late := self.notices.new(late, "late"):
+            warn(f"Not moved before the next step, as a backward pass came before they were unfrozen: {listed(late)}.")
         if not grads:
             if self._params and not self._idle:
                 self._idle = True
@@ -295,13 +304,14 @@ class Preconditioned(Optimizer):
             n=total,
             share=n / total,
             scale=1.0 if self.settings.curvature == "sampled" else per_sample / amp.cotangents,
-            renew=self.steps % self.settings.basis_every == 0,
+            renew=self._due,
         )
-        if step.renew:
+        if self.steps % self.settings.basis_every == 0:
             self._thin = frozenset(layer.key for layer in self.plan.layers if step.whole and layer.thin(passes))
         update = attempt(self.plan, self.method, step, self.ranks, self._replay, self._group, loss)
         if isinstance(update, str):
             return self._skip(update, amp)
+        self._due = frozenset(name for name in self._due if not step.seen(name))
         self._write(update)
         return True
 
@@ -366,13 +376,25 @@ class Preconditioned(Optimizer):
     def _schedule(self) -> None:
         """Which layers the next backward pass has to record, and which gradients to check them by: what is renewed."""
         blocks = [layer.names for layer in self.plan.layers] + [(name,) for name in self.plan.diagonal]
-        if self.steps % self.settings.basis_every:
-            blocks = [names for names in blocks if not self._state_of(names[0])]
+        if self.steps % self.settings.basis_every == 0:
+            self._due = frozenset(names[0] for names in blocks)
+        blocks = [names for names in blocks if names[0] in self._due or not self._state_of(names[0])]
         due = [name for names in blocks for name in names]
         self.recorder.witness.watch(due)
         self.recorder.wanted = frozenset(self.plan.modules if self.method.fresh else self.plan.paths(due))
         thin = [name for layer in self.plan.layers if layer.key in self._thin for name in layer.names]
         self.recorder.welcome = frozenset(self.plan.paths(thin)) - self.recorder.wanted
+
+
+def _weakly(method: Callable[[], None]) -> Callable[[], None]:
+    """The same, until its owner is gone."""
+    kept = weakref.WeakMethod(method)
+
+    def call() -> None:
+        if (found := kept()) is not None:
+            found()
+
+    return call
 
 
 def _number(loss: Any) -> float:

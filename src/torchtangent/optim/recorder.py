@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import partial
@@ -33,6 +33,7 @@ class Recorder:
         self.welcome: Set[str] = frozenset()  # of others, to record where it can be done: they save work
         self.batches: list[Batch] = []  # those with backward passes since the last `clear`
         self.witness = Witness()  # of parameters whose factors are to be checked
+        self.follow: Callable[[], None] = lambda: None  # what is called before the first pass of a step
         self._reached: set[int] = set()  # the passes that came to parameters
         self._added: set[int] = set()  # those that added to their gradients, which `torch.autograd.grad` does not
         self._left: dict[str, tuple[Tensor, tuple]] = {}  # parameters, with where and how they left their gradients
@@ -40,7 +41,11 @@ class Recorder:
         self._aside = False
         self._axis = 0  # of samples in the model's input
         self._inputs: set[tuple] = set()  # where these are
+        self._inside = False  # whether the model is being called, not a part of it
+        self._parts: dict[str, int] | None = None  # rows of the parts that were called instead, if any were
         self._current: Batch | None = None
+        self._met: dict[int, list[Batch]] = defaultdict(list)  # the batches that a pass came to so far
+        self._door: list[RemovableHandle] = []  # hooks of the model, which stay
         self._handles: list[RemovableHandle] = []
 
     def __reduce__(self) -> tuple[type[Recorder], tuple[()]]:
@@ -50,9 +55,13 @@ class Recorder:
         self, model: nn.Module, layers: Mapping[str, nn.Module], params: Mapping[str, Tensor], axis: int = 0
     ) -> None:
         """Put the hooks on a model, whose input has samples along `axis`, and on its layers, which are all wanted."""
-        self.close()
+        self._detach()
         self.wanted = frozenset(layers)
-        self._handles = [model.register_forward_pre_hook(self._begin, with_kwargs=True)]
+        if not self._door:
+            self._door = [
+                model.register_forward_pre_hook(self._begin, with_kwargs=True),
+                model.register_forward_hook(self._end),
+            ]
         for name, p in params.items():
             self._handles.append(p.register_hook(partial(self._coming, name, p)))
             self._handles.append(p.register_post_accumulate_grad_hook(partial(self._came, name)))
@@ -68,7 +77,7 @@ class Recorder:
     @property
     def attached(self) -> bool:
         """Whether the hooks are there."""
-        return bool(self._handles)
+        return bool(self._door)
 
     @property
     def samples(self) -> int:
@@ -90,6 +99,8 @@ class Recorder:
         if self._current in self.batches:
             self._current = None
         self.batches = []
+        self._inside = False  # nor is it after a call that failed
+        self._met.clear()
         self._reached, self._added, self._left = set(), set(), {}
         self.witness.clear()
 
@@ -116,6 +127,13 @@ class Recorder:
 
     def close(self) -> None:
         """Remove the hooks."""
+        for handle in self._door:
+            handle.remove()
+        self._door = []
+        self._detach()
+
+    def _detach(self) -> None:
+        """Remove all hooks but those of the model."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -131,12 +149,31 @@ class Recorder:
             self.clear()
         if not _in_backward():
             self._keep(self._reached)  # others were of inputs alone, as for adversarial examples
-        found = [t for t in _tensors([*args, *kwargs.values()]) if t.dim() > self._axis]
-        self._inputs = {_place(t) for t in found}
-        if found:
-            self._open(_samples(found, self._axis))
+            if not self.batches:
+                self.follow()
+        first, every = ([t for t in _tensors(x) if t.dim() > self._axis] for x in (args[:1], [*args, *kwargs.values()]))
+        self._inputs = {_place(t) for t in every}
+        self._inside, self._parts = True, None
+        if every:
+            told = any(t.shape[self._axis] != 1 for t in first)
+            self._open(_samples(first if told else every, self._axis))
         else:
             self._current = None  # the first layer will tell
+
+    @eagerly
+    def _end(self, _: nn.Module, args: tuple[Any, ...], y: Any) -> None:
+        """The model was called: a pass that comes to its output comes to its batch."""
+        batch, inside = self._current, self._inside
+        self._inside = False
+        if inside and batch is not None:
+            for t in _tensors(y):
+                if t.grad_fn is not None:
+                    t.register_hook(partial(self._meet, batch))
+
+    def _meet(self, batch: Batch, _: Tensor | None = None) -> None:
+        met = self._met[torch._C._current_graph_task_id()]
+        if batch not in met:
+            met.append(batch)
 
     def _thrown_away(self, name: str) -> bool:
         """Whether someone else cleared the gradients since the last pass, `model.zero_grad()` for instance."""
@@ -174,6 +211,31 @@ class Recorder:
         now.opened += 1
         return now
 
+    def _owner(self, path: str, rows: int) -> tuple[Batch, bool]:
+        """The batch that a call of a layer with so many rows belongs to, and whether that is known for sure."""
+        now = self._current
+        if self._inside:
+            free = now is not None and (now not in self.batches or _in_backward())
+            return (now if now is not None and free else self._open(rows)), True
+        if _in_backward():  # a checkpoint, which computes again what it did not keep
+            met = self._met[torch._C._current_graph_task_id()] or ([] if now is None else [now])
+            alike = [batch for batch in met if batch.samples == rows] or met
+            return (alike[0] if alike else self._open(rows)), len(alike) < 2
+        return self._owner_of_part(path, rows), True
+
+    def _owner_of_part(self, path: str, rows: int) -> Batch:
+        """The same where not the model is called but a part of it: its first layer's rows tell the samples."""
+        now = None if self._current in self.batches else self._current
+        if now is not None and self._parts is None:  # the model was called before
+            now = now if now.samples == rows else None
+        elif now is not None and (rows % now.samples or (self._parts or {}).get(path, rows) != rows):
+            now = None
+        if now is None:
+            now = self._current = Batch(rows, opened=1, parts=True)
+            self._parts = None
+        self._parts = {**(self._parts or {}), path: rows}
+        return now
+
     @eagerly
     def _seen(
         self,
@@ -206,7 +268,8 @@ class Recorder:
             return
         samples, found = samples_of(module, args, kwargs), projections(module, args, kwargs, y)
         if found is None:
-            self._expect(y.register_hook, path, samples, lambda d, _: Unread(d))
+            why = "its products cannot be read off autograd's graph (is it compiled, or in a checkpoint?)"
+            self._expect(y.register_hook, path, samples, partial(_unread, why))
             return
         for node, operation in found:
             make = partial(_projected, operation, samples)
@@ -224,10 +287,9 @@ class Recorder:
 
         The graph holds the input until the cotangent arrives, then the batch does.
         """
-        batch = self._current
-        if batch is None or (batch in self.batches and not _in_backward()):
-            # Only a part of the model was called: the first layer's input tells the number of samples.
-            batch = self._open(rows)
+        batch, sure = self._owner(path, rows)
+        if not sure:
+            make = partial(_unread, "a checkpoint computed it again, and it may belong to either of several calls")
         call, key, place = batch.opened, next(self._keys), [x]
         del x  # or the hook would hold it too
 
@@ -236,6 +298,7 @@ class Recorder:
                 return
             if batch not in self.batches:
                 self.batches.append(batch)
+            self._meet(batch)
             here = batch.passes[torch._C._current_graph_task_id()]
             here.calls.add(call)
             batch.again = batch.again or d.requires_grad
@@ -259,6 +322,10 @@ def _called(d: Tensor, x: Tensor, *, version: int, training: bool, axis: int | N
 
 def _projected(operation: Operation, samples: int, d: Tensor, _: None) -> Projection:
     return Projection.arrived(operation, samples, d)
+
+
+def _unread(why: str, d: Tensor, _: Any) -> Unread:
+    return Unread(d, why)
 
 
 def _hook_node(node: Node, arrived: Callable[[Tensor], None]) -> None:

@@ -89,6 +89,21 @@ class SuperNat(Optimizer):
         """λ_jt, eigenvalues of the current kernel Φ_t Φ_tᵀ, a column for each output."""
         return self.state[self.model.weight]["eigenvalues"]
 
+    def state_dict(self) -> dict[str, Any]:
+        """As of any optimizer, with the scaling constant."""
+        return {**super().state_dict(), "scale": self.scale}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue where `state_dict` was taken, with the same inputs and scaling constant."""
+        known = state_dict.get("scale", self.scale)
+        if known != self.scale:
+            raise ValueError(f"The state was saved with scale={known!r}; this SuperNat has scale={self.scale!r}.")
+        start = self.state[self.model.weight]["start"]
+        saved = next((state["start"] for state in state_dict["state"].values() if "start" in state), start)
+        if saved.shape != start.shape or not torch.allclose(saved.to(start), start, rtol=1e-3):
+            raise ValueError("The state was saved for other inputs x: their features have other eigenvalues.")
+        super().load_state_dict(state_dict)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of gradient descent in the current features, then new features; none if anything is not finite."""
@@ -101,6 +116,9 @@ class SuperNat(Optimizer):
         rows = self._rows.copy()
         self._rows.clear()
         if any(part is None for part in parts):
+            if self._notices.new([""], "gradients"):
+                missing = "weight" if weight.grad is None else "bias"
+                warn(f"SuperNat: the {missing} has no gradient, and nothing moves. Call backward, and freeze nothing.")
             return loss
         self._check_rows(rows)
         g = torch.cat([part.view(len(weight), -1) for part in parts if part is not None], 1)

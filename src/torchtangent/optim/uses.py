@@ -96,11 +96,13 @@ class Batch:
         passes: By autograd's number for each.
         inputs: Of layers in these passes, by what was called, each with the place where the graph looks for it.
         again: Whether cotangents can be differentiated again, as where a loss is made of gradients.
+        parts: Whether parts of the model were called, not the model: samples are the rows of the first.
     """
 
     samples: int
     opened: int = 0
     again: bool = False
+    parts: bool = False
     passes: dict[int, Pass] = field(default_factory=lambda: defaultdict(Pass))
     inputs: dict[int, tuple[list[Tensor | None], Tensor | None]] = field(default_factory=dict)
 
