@@ -16,8 +16,8 @@ logits = model(x).detach()
 def report(title: str, f: torch.Tensor) -> None:
     """The loss, and the mean of the highest probability."""
     right, sure = f.argmax(1) == y, f.softmax(1).amax(1)
-    said = f"{sure[right].mean():.2f} where it is right, {sure[~right].mean():.2f} where it is wrong"
-    print(f"{title}: test loss {F.cross_entropy(f, y):.3f}; sure by {said}")
+    said = f"{sure[right].mean():.2f} when right, {sure[~right].mean():.2f} when wrong"
+    print(f"{title}: test loss {F.cross_entropy(f, y):.3f}; mean confidence {said}")
 
 
 report("the network alone", logits)

@@ -450,7 +450,7 @@ def test_a_kernel_without_data_is_begun_anew(path: Path) -> None:
 def test_unfinished_kernels_are_not_loaded(path: Path) -> None:
     store = begin(path, K)
     store.write(store.tiles[0], K[:2, :2])
-    with pytest.raises(ValueError, match="not complete: 5 of 6 tiles miss"):
+    with pytest.raises(ValueError, match="not complete: 5 of 6 tiles are missing"):
         load_kernel(path)
     with pytest.raises(ValueError, match=r"5 of 6 tiles .* missing, the first is \(1, 0\)"):
         store.finish()

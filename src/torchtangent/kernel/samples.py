@@ -36,7 +36,7 @@ class Samples:
         else:
             raise TypeError(
                 "The inputs should be a tensor, a tuple, a dict or a data set with len() and items, "
-                f"got {type(x).__name__}.{' Its dataset has them.' if hasattr(x, 'dataset') else ''}"
+                f"got {type(x).__name__}.{' Pass loader.dataset, if its items are inputs alone.' if hasattr(x, 'dataset') else ''}"
             )
 
     def __len__(self) -> int:

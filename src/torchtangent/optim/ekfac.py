@@ -52,7 +52,7 @@ class EKFAC(Preconditioned):
         params: Which parameters: patterns or a predicate of name and tensor (as in `tt.jacobian`), or tensors or
             groups as in torch, each with `lr`, `damping`, `momentum` or `weight_decay` of its own. By default all that
             are trainable now; what is unfrozen later moves only if it is in `params` (as with
-            params=model.parameters()), from the next `zero_grad` or `step` on.
+            params=model.parameters()), from the next call of the model on.
         momentum: μ in m ← μ m + u, θ ← θ − η m; 0 by default.
         weight_decay: ω: ∇ + ωθ is preconditioned, or, if `decoupled`, θ is multiplied by 1 − ηω. Rather than a penalty
             in the loss, which is preconditioned as well, but with a warning.

@@ -58,7 +58,7 @@ class Settings:
         for name in options:
             if name not in known:
                 valid = ["params", "momentum", "weight_decay", *known]
-                raise TypeError(f"{kind} has no option {name!r}. Those of all kinds are {', '.join(valid)}.")
+                raise TypeError(f"{kind} has no option {name!r}. Valid options: {', '.join(valid)}.")
         return cls(**options)
 
     def __post_init__(self) -> None:

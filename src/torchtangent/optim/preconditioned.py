@@ -273,7 +273,7 @@ class Preconditioned(Optimizer):
             if self._params and not self._idle:
                 self._idle = True
                 warn(
-                    f"{self.method.kind}: step() found no gradients, and nothing moves. Call backward before it, on a "
+                    f"{self.method.kind}: step() found no gradients, so no parameter was changed. Call backward before it, on a "
                     "loss of the model that it was made with (not of a copy)."
                 )
             return False

@@ -17,7 +17,7 @@ def check_symmetric(block: Tensor, dtype: torch.dtype) -> None:
     if bool(gap > 10 * torch.finfo(dtype).eps ** 0.5 * size):
         raise ValueError(
             f"K is not symmetric: ‖K − Kᵀ‖ / ‖K‖ is about {float(gap / size):.1e}. A kernel of two sets of inputs will "
-            "not do here; that of one set, if it is not precise enough, is mended by (K + K.T) / 2."
+            "not do here; if this is one of a single set, only not precise enough, pass (K + K.T) / 2."
         )
 
 
