@@ -370,10 +370,12 @@ def test_a_sweep_stops_after_the_epoch_that_comes_to_the_goal() -> None:
     assert later["complexity"][0, 0] > first["complexity"][0, 0] > 0
 
 
-def test_a_run_that_diverges_is_nan_and_not_compared() -> None:
+def test_a_run_that_diverges_is_infinite_and_not_compared() -> None:
     found = sweep_of_one(lr=1e30, goal=0.01)
     assert found["steps"] == [[4]]
-    assert np.isnan(found["margins"]).all()
+    assert np.isinf(found["margins"]).all()
+    assert not any(np.isnan(array).any() for name, array in found.items() if name != "names")
+    assert np.isnan(capacity.capacities(Arrays({"widths": found}), "widths")[capacity.THEIRS]).all()
     assert not capacity.reached(Arrays({"widths": found}), "widths").any()
 
 

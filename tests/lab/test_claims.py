@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -22,7 +24,32 @@ def judged(value: float, claim: Claim = CLAIM) -> Finding:
 def test_the_verdict_follows_the_arrays() -> None:
     assert judged(0.5).verdict == "held"
     assert judged(1.5).verdict == "did not hold"
-    assert judged(math.nan).verdict == "did not hold"
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda arrays: float(arrays["x"].sum()),
+        lambda arrays: float(np.sum(arrays["x"] > 2.0)),
+        lambda arrays: float(np.argmax(arrays["part/x"])),
+        lambda arrays: float(np.sum(arrays.stack("x") > 2.0)),
+        lambda arrays: float(np.sum(arrays.get("x") > 2.0)),
+        lambda arrays: float(sum(np.sum(array > 2.0) for array in arrays.values())),
+    ],
+)
+def test_a_measure_that_reads_a_nan_tests_nothing(measure: Callable[[Arrays], float]) -> None:
+    claim = Claim("XX-Fig1", "n", "s", 1.0, measure, AtMost(1.0))
+    for x, verdict in (([0.0, 1.0], "held"), ([0.0, math.nan], "not tested at this scale")):
+        arrays = Arrays({"part": {"x": np.array(x)}})
+        finding = judge(claim, arrays, study="xx", scale="smoke", seconds=1.5)
+        assert finding.verdict == verdict
+    assert finding.measured is None
+    assert re.fullmatch("the array (part/)?x has NaN", finding.reason)
+
+
+def test_a_nan_that_is_not_read_costs_nothing() -> None:
+    arrays = Arrays({"part": {"x": np.array(0.5), "y": np.array(math.nan), "names": np.array(["a"])}})
+    assert judge(CLAIM, arrays, study="xx", scale="smoke", seconds=1.5).verdict == "held"
 
 
 def test_a_claim_for_another_scale_is_not_tested() -> None:

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
 
 from torchtangent.lab import style
 from torchtangent.lab.claims import judge
 from torchtangent.lab.recipes import registry
+from torchtangent.lab.recipes.george2023 import margins
 from torchtangent.lab.results import Run
-from torchtangent.lab.runner import reproduce
-from torchtangent.lab.study import SCALES, Entry, Study
+from torchtangent.lab.runner import Context, reproduce
+from torchtangent.lab.study import SCALES, Arrays, Entry, Study
 
 STUDIES = list(registry().values())
 ENTRIES = [(study, entry) for study in STUDIES for entry in study.entries]
@@ -81,6 +83,9 @@ ORTIZ2021 = [
     *("OJ-CIFAR2", "OJ-Fig5", "OJ-Fig6", "OJ-Tab1", "OJ-Fig8", "OJ-Fig9"),
 ]
 
+COUNTED = [("TG-5-API", "refused"), ("TG-Cscore", "left out"), ("TG-Margin", "ramp")]
+"""The claims that read whole numbers only."""
+
 
 def test_the_thesis_is_there_whole() -> None:
     assert [entry.id for entry in registry()["george2023"].entries] == GEORGE2023
@@ -142,6 +147,18 @@ def test_an_entry_runs_and_is_judged_from_its_arrays(study: Study, entry: Entry,
     for name in arrays:
         if arrays[name].dtype.kind == "f":
             assert np.isfinite(arrays[name]).all(), name
+
+
+@each_entry
+def test_no_claim_is_judged_from_nan(study: Study, entry: Entry, all_runs: Path) -> None:
+    found = Run(all_runs / study.key / "test").load(entry.parts)
+    lost: dict[str, dict[str, np.ndarray]] = {part: {} for part in entry.parts}
+    for key, array in found.items():
+        part, _, name = key.partition("/")
+        lost[part][name] = np.full_like(array, np.nan) if array.dtype.kind == "f" else array
+    for claim in study.claims_of(entry):
+        finding = judge(claim, Arrays(lost), study=study.key, scale=claim.scales[0], seconds=0.0)
+        assert (finding.verdict == "not tested at this scale") != ((claim.id, claim.name) in COUNTED), claim.name
 
 
 @each_entry
@@ -220,3 +237,12 @@ def test_theorems_on_training_hold_at_any_scale(all_runs: Path) -> None:
 def test_the_printed_time_constant_does_not_hold(all_runs: Path) -> None:
     findings = {finding.name: finding for finding in Run(all_runs / "baratin2021" / "test").read_claims()}
     assert findings["time constant as printed"].verdict == "did not hold"
+
+
+def test_a_margin_that_is_nan_counts_as_outside_of_the_ramp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = registry()["george2023"]
+    part, config = study.part("contraction"), study.configuration("test")["contraction"]
+    context = Context(part, config, torch.device("cpu"), Run(tmp_path), None)
+    assert part.run(context)["ramp_outside"] == 0
+    monkeypatch.setattr(margins, "margin", lambda f, y: np.full(f.shape[:2], np.nan))
+    assert part.run(context)["ramp_outside"] > 0

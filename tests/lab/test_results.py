@@ -104,6 +104,20 @@ def test_what_was_made_from_other_arrays_does_not_count(run: Run) -> None:
     assert run.record("part") is None
 
 
+def test_what_was_made_from_that_does_not_count_either(run: Run) -> None:
+    needs: dict[str, str] = {}
+    for name in "abc":
+        needs = {name: run.save(name, {"x": np.zeros(1)}, **RECORD, needs=needs).sha256}
+    assert run.record("c") is not None
+    kept = run.said("a")
+    run.save("a", {"x": np.ones(1)}, **RECORD)
+    assert [run.record(name) is None for name in "abc"] == [False, True, True]
+    assert run.save("a", {"x": np.zeros(1)}, **RECORD) == kept
+    assert run.record("c") is not None
+    (run.folder / "parts" / "a.json").unlink()
+    assert [run.record(name) for name in "abc"] == [None, None, None]
+
+
 def test_arrays_that_many_look_at_cannot_be_changed(run: Run) -> None:
     run.save("part", {"x": np.zeros(1)}, **RECORD)
     with pytest.raises(ValueError, match="read-only"):

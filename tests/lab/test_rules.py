@@ -35,6 +35,22 @@ def test_nan_never_holds(rule: Rule, good: Measured) -> None:
     assert not rule.holds(math.nan if isinstance(good, float) else dict.fromkeys(good, math.nan))
 
 
+@pytest.mark.parametrize("infinity", [math.inf, -math.inf])
+@pytest.mark.parametrize(("rule", "good"), [case[:2] for case in CASES], ids=lambda case: str(case))
+def test_infinity_never_holds(rule: Rule, good: Measured, infinity: float) -> None:
+    if isinstance(good, float):
+        assert not rule.holds(infinity)
+        return
+    assert not rule.holds(dict.fromkeys(good, infinity))
+    judged = str(rule.name) if isinstance(rule, Lowest | Highest) else next(iter(good))
+    assert not rule.holds({**good, judged: infinity})
+
+
+def test_what_never_happens_comes_last() -> None:
+    assert Lowest("a").holds({"a": 1.0, "b": math.inf})
+    assert Increasing("a", "b").holds({"a": 1.0, "b": math.inf})
+
+
 def test_orderings_need_names() -> None:
     with pytest.raises(TypeError, match="named values"):
         Lowest("a").holds(1.0)

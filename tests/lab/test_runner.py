@@ -21,11 +21,13 @@ from lab_toy import add_up, draw_numbers, toy_study
 from threadpoolctl import threadpool_info
 
 from torchtangent.lab import recipes
+from torchtangent.lab.claims import Claim
 from torchtangent.lab.data import DataError
 from torchtangent.lab.judging import part_keys
 from torchtangent.lab.provenance import sources
 from torchtangent.lab.recipes import registry
 from torchtangent.lab.results import read_json
+from torchtangent.lab.rules import AtLeast
 from torchtangent.lab.runner import Context, Listener, reproduce
 from torchtangent.lab.study import Entry, Part, Study
 from torchtangent.lab.workers import Apart, Report, silent
@@ -89,9 +91,6 @@ def test_what_needs_a_failed_part_fails_with_it(tmp_path: Path) -> None:
 
 
 def test_data_that_only_their_owners_give_are_no_failure(tmp_path: Path) -> None:
-    def absent(context: Context) -> Mapping[str, Any]:
-        raise DataError("photographs.txt belongs into the data folder")
-
     study = toy_study()
     asked = replace(study, parts=(Part("numbers", absent, by_hand="Photographs"), study.parts[1]))
     outcome = reproduce(asked, "smoke", tmp_path, only=["Fig1"])
@@ -99,6 +98,45 @@ def test_data_that_only_their_owners_give_are_no_failure(tmp_path: Path) -> None
     assert outcome.findings[0].reason == "needs Photographs"
     broken = replace(study, parts=(Part("numbers", absent), study.parts[1]))
     assert list(reproduce(broken, "smoke", tmp_path, only=["Fig1"]).failed) == ["numbers"]
+
+
+def absent(context: Context) -> Mapping[str, Any]:
+    raise DataError("photographs.txt belongs into the data folder")
+
+
+def double(context: Context) -> Mapping[str, Any]:
+    return {"twice": 2 * context.arrays("total")["total"]}
+
+
+def chain(numbers: Any, seed: int = 0) -> Study:
+    """Three parts, each of which needs the one before, and a claim on the last; data for the first are got by hand."""
+    study = toy_study(seed=seed)
+    return replace(
+        study,
+        configuration=lambda scale: study.configuration(scale) | {"twice": {}},
+        parts=(
+            Part("numbers", numbers, by_hand="Photographs"),
+            study.parts[1],
+            Part("twice", double, needs=("total",)),
+        ),
+        entries=[Entry("TY-Fig2", "Twice", "", "", ("twice",))],
+        claims=[Claim("TY-Fig2", "large", "It is large.", "large", lambda a: float(a["twice"]), AtLeast(-100.0))],
+    )
+
+
+def test_what_needs_a_part_that_is_passed_over_is_passed_over_with_it(tmp_path: Path) -> None:
+    outcome = reproduce(chain(absent), "smoke", tmp_path)
+    assert (list(outcome.passed_over), outcome.failed) == (["numbers", "total", "twice"], {})
+    assert outcome.findings[0].reason == "needs Photographs"
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_old_arrays_do_not_stand_in_for_a_part_that_is_passed_over(tmp_path: Path, jobs: int) -> None:
+    assert reproduce(chain(draw_numbers), "smoke", tmp_path, jobs=jobs).findings[0].verdict == "held"
+    outcome = reproduce(chain(absent, seed=1), "smoke", tmp_path, jobs=jobs)
+    assert (list(outcome.passed_over), outcome.computed) == (["numbers", "total", "twice"], [])
+    (finding,) = outcome.findings
+    assert (finding.verdict, finding.reason) == ("not tested at this scale", "made with another configuration")
 
 
 def test_only_runs_an_entry_and_what_it_needs(tmp_path: Path) -> None:

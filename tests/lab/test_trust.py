@@ -125,6 +125,9 @@ def test_an_exit_is_a_failure(tmp_path: Path, use: Use, invoke: Invoke) -> None:
     assert result.exit_code == 1
     assert "the part ended its process (exit code 0)" in result.output
     assert "1 held" in result.output
+    assert "why not tested: the part total failed: 1, needs the paper scale: 1" in result.output
+    assert "the part total failed" in invoke("claims", "toy2000", "--runs", tmp_path).output
+    assert "the part total failed" in report.build([tmp_path])
 
 
 def test_what_needs_new_arrays_is_computed_again(tmp_path: Path) -> None:
@@ -142,6 +145,34 @@ def test_what_needs_new_arrays_is_computed_again(tmp_path: Path) -> None:
     assert reasons(study, run)[1].endswith("or what they were made from has changed")
     assert reproduce(study, "smoke", tmp_path).computed == ["total"]
     assert float(run.load(["total"])["total"]) == 3.0
+
+
+def test_what_needs_that_has_no_verdict_either(tmp_path: Path) -> None:
+    drawn = [1.0]
+
+    def numbers(context: Context) -> Mapping[str, Any]:
+        return {"x": np.array(drawn)}
+
+    def double(context: Context) -> Mapping[str, Any]:
+        return {"twice": 2 * context.arrays("total")["total"]}
+
+    study = toy_study(numbers=numbers)
+    study = replace(
+        study,
+        configuration=lambda scale: {"numbers": {}, "total": {}, "twice": {}},
+        parts=(*study.parts, Part("twice", double, needs=("total",))),
+        entries=(study.entries[0], replace(study.entries[1], parts=("twice",))),
+        claims=(study.claims[0], replace(study.claims[1], measure=lambda arrays: float(arrays["twice"]))),
+    )
+    reproduce(study, "smoke", tmp_path)
+    drawn.append(2.0)
+    run = reproduce(study, "smoke", tmp_path, only=["Fig1"], fresh=True).run
+    changed = "the arrays of twice are damaged, or what they were made from has changed"
+    assert reasons(study, run) == ["", changed]
+    assert reproduce(study, "smoke", tmp_path).computed == ["total", "twice"]
+    assert reasons(study, run) == ["", ""]
+    (run.folder / "parts" / "numbers.json").unlink()
+    assert reasons(study, run) == ["not run", changed]
 
 
 def test_a_part_may_write_to_its_configuration(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 from torchtangent.lab.rules import Measured, Rule, number, rounded
 from torchtangent.lab.study import Arrays, Scale
 
@@ -24,6 +26,19 @@ class Untested(Exception):
     """Raised by a measure whose arrays do not suffice, with the reason: the claim then counts as not tested."""
 
 
+class _Measurable(Arrays):
+    """Arrays as a measure reads them: none with a NaN, of which a comparison or an argmax would make a number."""
+
+    def __init__(self, arrays: Arrays):
+        super().__init__(arrays._parts)
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        array = super().__getitem__(key)
+        if array.dtype.kind in "fc" and np.isnan(array).any():
+            raise Untested(f"the array {key} has NaN")
+        return array
+
+
 @dataclass(frozen=True)
 class Claim:
     """Something a paper says that arrays can support or contradict.
@@ -33,7 +48,8 @@ class Claim:
         name: Tells it from the entry's other claims.
         statement: The claim, in words.
         published: The paper's value, or its words.
-        measure: From the entry's arrays to our value: a number, or named numbers.
+        measure: From the entry's arrays to our value: a number, or named numbers. If it reads an array with a NaN, the
+            claim is not tested; a part writes infinity, or a value beside a mask, for a run that diverged.
         rule: Decides.
         scales: The scales at which the measurement means something.
         note: What a reader must know to weigh the verdict.
@@ -100,7 +116,7 @@ def judge(claim: Claim, arrays: Arrays, *, study: str, scale: Scale, seconds: fl
     if scale not in claim.scales:
         return not_run(claim, study=study, scale=scale, seconds=seconds)
     try:
-        measured = _plain(claim.measure(arrays))
+        measured = _plain(claim.measure(_Measurable(arrays)))
         verdict: Verdict = "held" if claim.rule.holds(measured) else "did not hold"
     except Untested as error:
         return _finding(claim, study, scale, seconds, None, "not tested at this scale", str(error))

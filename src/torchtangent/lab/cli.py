@@ -106,6 +106,14 @@ def _say_broken(findings: list[Finding]) -> bool:
     return bool(broken)
 
 
+def _say_verdicts(findings: list[Finding]) -> None:
+    """Count the verdicts, and why claims have none."""
+    console = Console()
+    console.print(tally([finding.verdict for finding in findings]), highlight=False)
+    if why := ledger.count_reasons(finding.reason for finding in findings):
+        console.print(f"[bright_black]why not tested: {escape(why)}[/]", highlight=False)
+
+
 def _stop(message: str) -> NoReturn:
     """End with exit code 1."""
     Console(stderr=True).print(f"[red]{escape(message)}[/]", highlight=False)
@@ -214,7 +222,7 @@ def reproduce(
         findings += outcome.asked
         tested = [finding for finding in outcome.findings if finding.verdict in ("held", "did not hold")]
         others += sum(finding not in outcome.asked for finding in tested)
-    console.print(tally([finding.verdict for finding in findings]), highlight=False)
+    _say_verdicts(findings)
     if others:
         console.print(
             f"[bright_black]{others} claims of other entries read the same parts: the report has them, too[/]",
@@ -256,7 +264,7 @@ def judge(
                 findings += rejudge(registry()[run.study], run)
             except Busy as error:
                 _stop(str(error))
-    Console().print(tally([finding.verdict for finding in findings]), highlight=False)
+    _say_verdicts(findings)
     if _say_broken(findings):
         raise typer.Exit(1)
 

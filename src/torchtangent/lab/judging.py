@@ -83,11 +83,10 @@ def _why_not(study: Study, left: Sequence[str], run: Run, keys: Mapping[str, Key
     for part in study.closure(left):
         if run.failed(part.name).exists() and counted(run, part.name, keys) is None:
             return f"the part {part.name} failed"
-    absent = [name for name in left if run.said(name) is None]
-    by_hand = {study.part(name).by_hand for name in absent} - {""}
+    by_hand = {part.by_hand for part in study.closure(left) if run.said(part.name) is None} - {""}
     if by_hand:
         return f"needs {' and '.join(sorted(by_hand))}"
-    if absent:
+    if any(run.said(name) is None for name in left):
         return "not run"
     if broken := [name for name in left if run.record(name) is None]:
         return f"the arrays of {broken[0]} are damaged, or what they were made from has changed"

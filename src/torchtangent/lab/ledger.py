@@ -68,8 +68,7 @@ class Line:
     @property
     def reasons(self) -> str:
         """Why claims were not tested, each reason with its number, the most frequent first."""
-        counted = Counter(standing.reason for standing in self.standings if standing.reason)
-        return ", ".join(f"{reason}: {number}" for reason, number in counted.most_common())
+        return count_reasons(standing.reason for standing in self.standings)
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -82,6 +81,16 @@ class Line:
             self.at_paper_scale,
         )
         return (self.name, *map(str, numbers), self.reasons)
+
+
+def count_reasons(reasons: Iterable[str]) -> str:
+    """Each reason with its number, the most frequent first; empty ones do not count.
+
+    >>> count_reasons(["", "the part a failed", "not run", "not run"])
+    'not run: 2, the part a failed: 1'
+    """
+    counted = Counter(reason for reason in reasons if reason)
+    return ", ".join(f"{reason}: {number}" for reason, number in counted.most_common())
 
 
 def stand(study: Study, findings: Iterable[Finding]) -> list[Standing]:

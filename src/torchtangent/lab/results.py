@@ -156,17 +156,22 @@ class Run:
     def record(self, part: str, digest: str | None = None, code: str | None = None) -> Record | None:
         """The record of a part if it is whole, and made by this configuration and code where they are given.
 
-        It is whole if its arrays are those that it names, and those it was computed from have not changed since.
+        It is whole if its arrays are those that it names, and those it was computed from, and all before them, are
+        still recorded and have not changed since.
         """
         record, npz = self.said(part), self._npz(part)
         if record is None or digest not in (None, record.digest) or code not in (None, record.code):
             return None
         if not npz.exists() or checksum(npz) != record.sha256:
             return None
-        for name, sha256 in record.needs.items():
-            if (now := self.said(name)) is not None and now.sha256 != sha256:
-                return None
-        return record
+        return record if self._is_current(record) else None
+
+    def _is_current(self, record: Record) -> bool:
+        """Whether the records of all that a part was computed from, directly or not, are those of then."""
+        return all(
+            (now := self.said(name)) is not None and now.sha256 == sha256 and self._is_current(now)
+            for name, sha256 in record.needs.items()
+        )
 
     def said(self, part: str) -> Record | None:
         """What stands in a part's file, whether its arrays are whole or not; None if that is no record."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 Measured = float | Mapping[str, float]
 
@@ -43,7 +44,7 @@ class Rule(ABC):
 
     @abstractmethod
     def holds(self, measured: Measured) -> bool:
-        """Whether the measured value agrees. A NaN never does."""
+        """Whether the measured value agrees. NaN never does, infinity only as what another value is compared with."""
 
     @abstractmethod
     def __str__(self) -> str:
@@ -92,12 +93,12 @@ class Between(Rule):
 
 @dataclass(frozen=True)
 class AtMost(Rule):
-    """Every measured value is at most the bound."""
+    """Every measured value is at most the bound, and finite."""
 
     bound: float
 
     def holds(self, measured: Measured) -> bool:
-        return all(value <= self.bound for value in _values(measured))
+        return all(-inf < value <= self.bound for value in _values(measured))
 
     def __str__(self) -> str:
         return f"at most {number(self.bound)}"
@@ -105,12 +106,12 @@ class AtMost(Rule):
 
 @dataclass(frozen=True)
 class AtLeast(Rule):
-    """Every measured value is at least the bound."""
+    """Every measured value is at least the bound, and finite."""
 
     bound: float
 
     def holds(self, measured: Measured) -> bool:
-        return all(value >= self.bound for value in _values(measured))
+        return all(self.bound <= value < inf for value in _values(measured))
 
     def __str__(self) -> str:
         return f"at least {number(self.bound)}"
@@ -138,12 +139,12 @@ class Near(Rule):
 
 @dataclass(frozen=True)
 class Lowest(Rule):
-    """The named value is strictly below all others."""
+    """The named value is finite and strictly below all others, which may be infinite: what never happens is late."""
 
     name: str
 
     def holds(self, measured: Measured) -> bool:
-        return all(_named(measured)[self.name] < value for value in _others(measured, self.name))
+        return all(-inf < _named(measured)[self.name] < value for value in _others(measured, self.name))
 
     def __str__(self) -> str:
         return f"{self.name} is the lowest"
@@ -151,12 +152,12 @@ class Lowest(Rule):
 
 @dataclass(frozen=True)
 class Highest(Rule):
-    """The named value is strictly above all others."""
+    """The named value is finite and strictly above all others."""
 
     name: str
 
     def holds(self, measured: Measured) -> bool:
-        return all(_named(measured)[self.name] > value for value in _others(measured, self.name))
+        return all(inf > _named(measured)[self.name] > value for value in _others(measured, self.name))
 
     def __str__(self) -> str:
         return f"{self.name} is the highest"
@@ -179,7 +180,7 @@ class Increasing(Rule):
 
     def holds(self, measured: Measured) -> bool:
         values = _named(measured)
-        return all(values[low] < values[high] for low, high in zip(self.names, self.names[1:], strict=False))
+        return all(-inf < values[low] < values[high] for low, high in zip(self.names, self.names[1:], strict=False))
 
     def __str__(self) -> str:
         return " < ".join(self.names)

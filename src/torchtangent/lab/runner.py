@@ -32,6 +32,10 @@ class NeedFailed(RuntimeError):
     """A part was not begun, because one that it needs failed."""
 
 
+class NeedPassedOver(RuntimeError):
+    """A part was not begun, because one that it needs was passed over."""
+
+
 class Listener:
     """Told what happens during a run. This one stays silent; the command line draws progress bars."""
 
@@ -48,7 +52,7 @@ class Listener:
         """A part raised."""
 
     def passed_over(self, part: Part, error: Exception) -> None:
-        """A part was not run, because data are absent that only their owners give."""
+        """A part was not run, because data are absent that only their owners give, to it or to one that it needs."""
 
 
 @dataclass
@@ -155,8 +159,8 @@ def reproduce(
 
     Returns:
         What was computed, what was kept, what failed, what was passed over because its data are got by hand, and the
-        verdicts. A part that fails does not stop the others: those that need it fail with it. Arrays that are there
-        stay until new ones take their place.
+        verdicts. A part that fails or is passed over does not stop the others: those that need it go the same way.
+        Arrays that are there stay until new ones take their place.
 
     Raises:
         Busy: Another process works in the run's folder.
@@ -212,9 +216,8 @@ def _run(
                     outcome.kept.append(part.name)
                     listener.finished(part, record, kept=True)
                     continue
-                blocked = [name for name in part.needs if name in outcome.failed]
-                if blocked:
-                    _note(part, NeedFailed(f"needs {', '.join(blocked)}, which failed"), outcome, listener)
+                if (blocked := _blocked(part, outcome)) is not None:
+                    _note(part, blocked, outcome, listener)
                     continue
                 running[part.name] = part
                 listener.started(part)
@@ -225,13 +228,22 @@ def _run(
         workers.stop()
 
 
+def _blocked(part: Part, outcome: Outcome) -> Exception | None:
+    """Why a part cannot begin: what it needs failed or was passed over, and old arrays of that would not do."""
+    if failed := [name for name in part.needs if name in outcome.failed]:
+        return NeedFailed(f"needs {', '.join(failed)}, which failed")
+    if passed_over := [name for name in part.needs if name in outcome.passed_over]:
+        return NeedPassedOver(f"needs {', '.join(passed_over)}, which was passed over")
+    return None
+
+
 def _note(part: Part, result: Record | Exception, outcome: Outcome, listener: Listener) -> None:
     """Note what came of a part."""
     if isinstance(result, Record):
         outcome.computed.append(part.name)
         listener.finished(part, result, kept=False)
         return
-    if _only_by_hand(part, result):
+    if isinstance(result, NeedPassedOver) or _only_by_hand(part, result):
         outcome.passed_over[part.name] = result
         listener.passed_over(part, result)
         return

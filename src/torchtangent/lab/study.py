@@ -60,7 +60,7 @@ class Arrays(Mapping[str, np.ndarray]):
 
     def stack(self, name: str) -> np.ndarray:
         """The array of this name from every part that has one, along a new first axis."""
-        return np.stack([arrays[name] for arrays in self._parts.values() if name in arrays])
+        return np.stack([self[f"{part}/{name}"] for part, arrays in self._parts.items() if name in arrays])
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,10 @@ SWEEPS = {"widths": "width", "corruption": "noise", "channels": "base"}
 
 @deterministic()
 def sweep(context: Context) -> Mapping[str, Any]:
-    """TG-Fig6.6: networks trained to a loss of 0.01, for every value of one setting; arrays are (values, seeds, …)."""
+    """TG-Fig6.6: networks trained to a loss of 0.01, for every value of one setting; arrays are (values, seeds, …).
+
+    What is NaN of a network that diverged is kept as infinity.
+    """
     config = context.config
     changed = SWEEPS[context.part.name]
     cases = [(value, seed) for value in config["values"] for seed in config["seeds"]]
@@ -39,7 +42,7 @@ def sweep(context: Context) -> Mapping[str, Any]:
     runs = [_run(data, {**config, changed: value}, seed) for value, seed in context.track(cases)]
 
     def table(values: list[Any]) -> np.ndarray:
-        shaped = np.array(values)
+        shaped = np.nan_to_num(np.array(values), nan=np.inf, posinf=np.inf, neginf=-np.inf)
         return shaped.reshape(len(config["values"]), len(config["seeds"]), *shaped.shape[1:])
 
     norms = list(runs[0].found.norms)

@@ -71,7 +71,7 @@ def contraction(context: Context) -> Mapping[str, Any]:
             for name, mu in at_sample.items():
                 loss = ramp(mu, gamma)
                 found[name][trial, k] = rademacher(loss, signs)
-                outside += int(np.sum((loss < (mu <= 0)) | (loss > (mu < gamma))))
+                outside += int(np.sum(~((loss >= (mu <= 0)) & (loss <= (mu < gamma)))))  # a NaN is outside
             found["binary_bound"][trial, k] = whole / gamma
             found["multi_bound"][trial, k] = c / gamma * classwise
     return {"gammas": np.array(gammas), "ramp_outside": outside, **found}

@@ -38,8 +38,9 @@ def capacities(arrays: Arrays, part: str) -> dict[str, np.ndarray]:
     names = arrays[f"{part}/names"].tolist()
     values, margins = arrays[f"{part}/measures"], arrays[f"{part}/margins"]
     found = {OURS: arrays[f"{part}/complexity"]}
-    for i, name in enumerate(names):
-        found[name] = values[..., i] / (1.0 if name in ("fisher_rao", "parameters") else margins)
+    with np.errstate(invalid="ignore"):  # ∞ over ∞: of networks that diverged, which are not compared
+        for i, name in enumerate(names):
+            found[name] = values[..., i] / (1.0 if name in ("fisher_rao", "parameters") else margins)
     return found
 
 
