@@ -18,6 +18,8 @@ from torchtangent import spectrum
 from torchtangent.jacobians.call import float32_products
 from torchtangent.kernel.precision import add_product
 from torchtangent.kernel.split import SplitConvolutions
+from torchtangent.operators import DenseOperator, KroneckerOperator
+from torchtangent.operators.symmetric import eigh
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
@@ -187,3 +189,37 @@ def test_what_no_layer_holds(kind: str, dtype: torch.dtype) -> None:
     assert relative(tt.ntk(model, x), expected_kernel(J, J)) < tolerance
     assert [p.data_ptr() for p in model.parameters()] == places
     assert torch.backends.cudnn.enabled
+
+
+@pytest.mark.parametrize("n", [20, 33, 100, 400, 512, 600])
+def test_eigenvectors_in_float32(n: int) -> None:
+    """For those up to 512 torch has Jacobi's method used, of which three digits may be wrong."""
+    torch.manual_seed(0)
+    factor = torch.randn(n, n // 2, dtype=torch.float64)
+    exact = (factor @ factor.T / n).float().double() + torch.eye(n)
+    M, v = exact.float().cuda(), torch.randn(n, dtype=torch.float64)
+    values, Q = eigh(torch.stack([M, 2 * M]))
+    assert values.dtype == Q.dtype == torch.float32
+    for scale, found, basis in zip((1, 2), values, Q, strict=True):
+        assert relative(basis.T @ basis, torch.eye(n)) < 1e-5
+        assert relative(basis * found @ basis.T, scale * exact) < 1e-5
+    dense, small = DenseOperator(M), torch.tensor([[2.0, 1.0], [1.0, 2.0]])
+    assert relative(dense.sqrt_mv(dense.sqrt_mv(v.float().cuda())), exact @ v) < 1e-5
+    both = KroneckerOperator(DenseOperator(small.cuda()), dense)
+    wanted = torch.linalg.solve(torch.kron(small.double(), exact) + 0.1 * torch.eye(2 * n), v.repeat(2))
+    assert relative(both.solve(v.repeat(2).float().cuda(), damping=0.1), wanted) < 1e-5
+
+
+def test_autocast_around_operators() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 3)).cuda(), torch.randn(30, 6).cuda()
+    v = torch.randn(403).cuda()
+    for representation in (tt.Dense, tt.KFAC, tt.EKFAC, tt.QuasiDiagonal, tt.LowRank):
+        F = tt.fisher(model, (x, None), representation, likelihood="gaussian")
+        with torch.autocast("cuda", dtype=torch.float16):
+            G = tt.fisher(model, (x, None), representation, likelihood="gaussian")
+            found = G @ v, G.solve(v, damping=0.1), F.inverse(0.1).diag(), G.frobenius()
+        wanted = F @ v, F.solve(v, damping=0.1), F.inverse(0.1).diag(), F.frobenius()
+        for a, b in zip(found, wanted, strict=True):
+            assert a.dtype == torch.float32
+            assert relative(a, b.double().cpu()) < 1e-5

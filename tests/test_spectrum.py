@@ -232,3 +232,14 @@ def test_a_product_may_return_what_it_was_given() -> None:
     pairs = spectrum.top(identity, 2)
     torch.testing.assert_close(pairs.values, torch.ones(2, dtype=torch.float64))
     assert repr(pairs).startswith("Eigenpairs(2 of size 4000, values 1 … 1, residuals ≤ ")
+
+
+@pytest.mark.parametrize("scale", [1e-34, 1e-24, 1e25])
+def test_leading_pairs_of_any_scale(scale: float) -> None:
+    """Squares of such numbers underflow, or overflow, in float32."""
+    A = torch.randn(2200, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    K = A @ A.T
+    found = tt.spectrum.top((K * scale).float(), k=3)
+    expected = torch.linalg.eigvalsh(A.T @ A)[-3:].flip(0)
+    torch.testing.assert_close(found.values.double() / scale, expected, rtol=1e-5, atol=0.0)
+    assert bool(((found.residuals > 0) & (found.residuals < 1e-4 * found.values)).all())

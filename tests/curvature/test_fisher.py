@@ -805,3 +805,118 @@ def test_rare_classes_count() -> None:
     p = torch.softmax(f[0].double(), 0)
     exact = torch.diag(p) - torch.outer(p, p)
     assert_close((u.T @ u)[1:, 1:], exact[1:, 1:], 1e-5)
+
+
+class Sliced(nn.Module):
+    """A linear layer made of some rows of a weight and some entries of a bias."""
+
+    def __init__(self, weight: tuple[int, slice], bias: tuple[int, slice]) -> None:
+        super().__init__()
+        self.rows, self.entries = weight[1], bias[1]
+        self.weight = nn.Parameter(torch.randn(weight[0], 2).double())
+        self.bias = nn.Parameter(torch.randn(bias[0]).double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight[self.rows], self.bias[self.entries])
+
+
+@pytest.mark.parametrize(
+    ("weight", "bias"),
+    [
+        ((3, slice(0, 3)), (5, slice(1, 4))),
+        ((3, slice(0, 3)), (5, slice(0, 3))),
+        ((7, slice(2, 5)), (7, slice(1, 4))),
+        ((7, slice(2, 5)), (5, slice(1, 4))),
+        ((7, slice(1, 4)), (5, slice(1, 4))),
+        ((7, slice(2, 5)), (7, slice(2, 5))),
+    ],
+    ids=str,
+)
+def test_other_parts_of_a_bias_than_of_its_weight(weight: tuple[int, slice], bias: tuple[int, slice]) -> None:
+    torch.manual_seed(0)
+    model, x = Sliced(weight, bias), torch.randn(8, 2).double()
+    dense = oracle.fisher(model, [(x, torch.zeros(8, 3).double())], "gaussian", "exact")
+    for representation in (tt.KFAC, tt.EKFAC, tt.QuasiDiagonal, tt.BlockDiagonal, tt.Diagonal):
+        F = tt.fisher(model, (x, None), representation, likelihood="gaussian")
+        assert_close(F.diag(), dense.diag())
+    for representation in (tt.BlockDiagonal, tt.LowRank, tt.Implicit):
+        F = tt.fisher(model, (x, None), representation, likelihood="gaussian")
+        assert_close(F.dense(), dense)
+    arrows, columns = torch.diag(dense.diag()), 2 * weight[0]
+    if weight[0] == bias[0]:  # else a row has no bias of its own
+        for o in range(bias[0]):
+            row, b = slice(2 * o, 2 * o + 2), columns + o
+            arrows[row, b] = arrows[b, row] = dense[row, b]
+    assert_close(tt.fisher(model, (x, None), tt.QuasiDiagonal, likelihood="gaussian").dense(), arrows)
+    J = oracle.jacobian(model, x)
+    assert_close(tt.ntk(model, x), torch.einsum("ncp,mep->nmce", J, J))
+
+
+@pytest.mark.parametrize("representation", [tt.KFAC, tt.EKFAC])
+def test_parts_of_a_weight_with_their_biases_stay_together(representation: Any) -> None:
+    """As in attention: a bias of the same rows is the last column of its weight, also where there are several parts."""
+
+    class Halves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(6, 2).double())
+            self.bias = nn.Parameter(torch.randn(6).double())
+            self.turned = False
+
+        def forward(self, x: Tensor) -> Tensor:
+            one, two = slice(0, 3), slice(3, 6)
+            parts = zip((one, two), (two, one) if self.turned else (one, two), strict=True)
+            return sum(nn.functional.linear(x, self.weight[w], self.bias[b]).sin() for w, b in parts)
+
+    torch.manual_seed(0)
+    model, x = Halves(), torch.randn(8, 2).double()
+    assert len(tt.fisher(model, (x, None), representation, likelihood="gaussian").blocks) == 1
+    model.turned = True
+    F = tt.fisher(model, (x, None), representation, likelihood="gaussian")
+    assert len(F.blocks) == 2
+    dense = oracle.fisher(model, [(x, torch.zeros(8, 3).double())], "gaussian", "exact")
+    assert_close(F.diag()[12:], dense.diag()[12:])
+
+
+def test_rows_that_are_not_always_there_are_refused() -> None:
+    class Changing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias = nn.Parameter(torch.randn(2, 3)), nn.Parameter(torch.randn(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x @ self.weight if x.dim() == 2 else (self.weight.T @ x[:, 0].T).T) + self.bias
+
+    model, x = Changing(), torch.randn(9, 2)
+    with pytest.raises(ValueError, match="uses 'weight' differently from batch to batch"):
+        tt.fisher(model, [(x, None), (x[:, None], None)], tt.QuasiDiagonal, likelihood="gaussian")
+
+
+@pytest.mark.parametrize("kind", ["exact", "sampled", "empirical"])
+@pytest.mark.parametrize("representation", [tt.Diagonal, tt.EKFAC, tt.Implicit])
+def test_data_of_which_nothing_counts(representation: Any, kind: str) -> None:
+    model, x, y = nn.Linear(3, 4).double(), torch.randn(6, 3).double(), torch.full((6,), -100)
+    with pytest.warns(tt.TangentWarning, match="All targets are -100.*the Fisher matrix is zero"):
+        F = tt.fisher(model, (x, y), representation, kind=kind)
+    assert torch.equal(F @ torch.ones(16).double(), torch.zeros(16).double())
+    some = torch.tensor([1, 2])
+    tt.fisher(model, [(x, y), (x[:2], some), (x, y)], representation, kind=kind)  # some do
+
+
+@pytest.mark.parametrize("representation", [tt.KFAC, tt.EKFAC, tt.BlockDiagonal])
+def test_a_singular_layer_is_named(representation: Any) -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 3))
+    F = tt.fisher(model, (torch.randn(2, 3), None), representation)
+    with pytest.raises(torch.linalg.LinAlgError, match=r"^Block of 0\.weight, 0\.bias: .*singular.*damping=1e-3"):
+        F.solve(torch.ones(F.size))
+
+
+@pytest.mark.parametrize("kind", ["Dense", "Diagonal", "BlockDiagonal", "QuasiDiagonal", "KFAC", "EKFAC", "LowRank"])
+def test_autocast_around_a_fisher_matrix(kind: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(64, 3))
+    x = torch.randn(10, 2, 4, 4)
+    wanted = tt.fisher(model, (x, None), getattr(tt, kind)).dense()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = tt.fisher(model, (x, None), getattr(tt, kind)).dense()
+    assert torch.equal(found, wanted)

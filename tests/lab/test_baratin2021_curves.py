@@ -312,7 +312,7 @@ def test_runs_that_did_not_come_to_the_goal_are_not_compared() -> None:
     assert capacity.follows("widths")(arrays) == {"mean": pytest.approx(1.0)}
     few = Arrays({"widths": swept([1, 2, 99, 3], [0.1, 0.2, 0.0, 0.3], losses=[0.5, 0.5, 0.005, 0.005])})
     for measure in (capacity.follows("widths"), capacity.with_value("widths"), capacity.others_following("widths")):
-        with pytest.raises(Untested, match=r"of 4 networks \(widths\) 2 came to a loss of 0\.01"):
+        with pytest.raises(Untested, match=r"only 2 of 4 networks \(widths\) reached a loss of 0\.01"):
             measure(few)
 
 

@@ -271,7 +271,7 @@ def test_an_interrupted_run_says_how_to_go_on(
     monkeypatch.setattr(cli, "registry", lambda: {"toy2000": toy_study(total=interrupted)})
     result = runner.invoke(cli.app, ["reproduce", "toy2000", "--out", str(tmp_path)])
     assert result.exit_code == 130
-    assert "interrupted; the same command goes on where it was" in result.output
+    assert "interrupted; run the same command to resume" in result.output
 
 
 @pytest.mark.parametrize("command", ["report", "judge"])

@@ -27,6 +27,7 @@ from torchtangent.operators import (
     ScaledOperator,
     Segment,
     ShiftedOperator,
+    Space,
     SumOperator,
 )
 
@@ -388,3 +389,56 @@ def test_a_function_that_returns_its_argument_shares_no_memory() -> None:
         M, v = ImplicitOperator(function, 3, torch.float64, torch.device("cpu")), draw(3)
         (M @ v).zero_()
         assert torch.equal(v, draw(3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_norms_of_what_a_shift_leaves(dtype: torch.dtype) -> None:
+    """M ≈ I, of which I is taken away."""
+    tiny = 1e-4 if dtype == torch.float32 else 1e-9
+    B = (torch.eye(6) + tiny * (spd(6) - 1)).to(dtype)
+    for M in (
+        DenseOperator(B),
+        BlockOperator([(Place.flat(0, 6), DenseOperator(B))], 6),
+        KroneckerOperator(DenseOperator(torch.eye(2, dtype=dtype)), DenseOperator(B)),
+        ImplicitOperator(lambda V: B @ V, 6, dtype, torch.device("cpu")),
+        ArrowheadOperator(B.diagonal().view(2, 3), B[:2, 3:], B.diagonal()[:2]),
+    ):
+        exact = M.dense().double() - torch.eye(M.size)
+        close(M.damped(-1.0).frobenius()[None], torch.linalg.matrix_norm(exact)[None], dtype)
+
+
+def test_norms_of_what_a_shift_leaves_of_a_large_operator() -> None:
+    values = torch.cat([torch.ones(4999), torch.tensor([1.5])]).double()
+    M = EigenOperator(Identity(1), Identity(5000), values[None])
+    assert float(M.damped(-1.0).frobenius()) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-24, 1e20, 1e25])
+def test_norms_of_small_and_large_shifts(size: float) -> None:
+    matrix = (spd(6) * size).float()
+    exact = torch.linalg.matrix_norm(matrix.double() + size * torch.eye(6))
+    close(DenseOperator(matrix).damped(size).frobenius()[None], exact[None], torch.float32)
+
+
+def test_a_singular_block_is_named() -> None:
+    space = Space(("one.weight", "one.bias", "two.weight"), (torch.Size([2, 2]), torch.Size([2]), torch.Size([3])))
+    regular, singular = DenseOperator(spd(6)), DenseOperator(torch.ones(3, 3).double())
+    place = Place((Segment(0, (2, 2), (0, 1)), Segment(4, (2, 1), (0, 1))))
+    M = BlockOperator([(place, regular), (Place.flat(6, 3), singular)], 9)
+    with pytest.raises(torch.linalg.LinAlgError, match=r"^DenseOperator\(size=3.* is singular\. Pass a positive"):
+        M.solve(draw(9))
+    with pytest.raises(torch.linalg.LinAlgError, match=r"^Block of two\.weight: DenseOperator\(size=3.* is singular"):
+        M.on(space).solve(draw(9))
+    M = BlockOperator([(place, 0 * regular), (Place.flat(6, 3), singular)], 9).on(space)
+    with pytest.raises(torch.linalg.LinAlgError, match=r"^Block of one\.weight, one\.bias: "):
+        M.logdet()
+
+
+@pytest.mark.parametrize(
+    "use", [lambda M: M.logdet(0.1), lambda M: M.sqrt_mv(draw(30)), lambda M: M.eigh(), lambda M: M.inverse(0.1).diag()]
+)
+def test_advice_of_operators_without_a_matrix_can_be_followed(use: Callable[[Operator], object]) -> None:
+    M = ImplicitOperator(lambda V: spd(30) @ V, 30, torch.float64, torch.device("cpu"), exact_limit=20)
+    with pytest.raises(ValueError, match=r"30 products.*: eigh\(k\) finds the k largest.*structured representation"):
+        use(M)
+    close(M.eigh(2).values, torch.linalg.eigvalsh(spd(30)).flip(0)[:2], torch.float64)

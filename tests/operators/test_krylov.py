@@ -233,3 +233,34 @@ def test_leading_eigenpairs_are_constants() -> None:
     values, vectors = implicit(M).eigh(k=2)
     assert not values.requires_grad
     assert not vectors.dense().requires_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1e-33, 1e-23, 1.0, 1e20, 1e35])
+def test_leading_eigenpairs_of_matrices_of_any_size(size: float, dtype: torch.dtype) -> None:
+    """Squares of such numbers are no float32."""
+    factor = draw(60, 60)
+    M = (factor @ factor.T / 60 * size).to(dtype)
+    wanted = torch.linalg.eigvalsh(M.double() / size).flip(0)[:3] * size
+    other = DiagonalOperator(torch.zeros(60, dtype=dtype))
+    for operator in (implicit(M), DenseOperator(M) + other):
+        values, vectors = operator.eigh(3)
+        close(values, wanted, dtype)
+        Q = vectors.dense().double()
+        residuals = torch.linalg.vector_norm(M.double() @ Q - Q * wanted, dim=0)
+        assert float(residuals.max()) <= 1e-3 * float(wanted[0])
+
+
+def test_leading_eigenpairs_of_zero() -> None:
+    assert torch.equal(implicit(torch.zeros(50, 50)).eigh(2).values, torch.zeros(2))
+
+
+@pytest.mark.parametrize("size", [1e-23, 1e20])
+def test_what_does_not_converge_is_said_at_any_size(size: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(M: Any, k: int, **options: Any) -> Any:
+        values, vectors, goal = leading_pairs(M, k, **options)
+        return values, vectors.roll(1, 0), goal
+
+    monkeypatch.setattr(krylov, "leading_pairs", wrong)
+    with pytest.warns(ConvergenceWarning, match="3 of the 3 leading eigenpairs"):
+        implicit((spd(60) * size).float()).eigh(3)

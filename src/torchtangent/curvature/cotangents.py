@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeGuard
 
 import torch
 from jaxtyping import Float
@@ -86,13 +87,18 @@ class Cotangents:
             raise ValueError("kind='empirical' needs the targets: pass data that yields (inputs, targets).")
         else:
             u = _residual(f, _as_expected(f, targets, self.likelihood), self.likelihood).unsqueeze(0)
-        if self.likelihood == "categorical" and isinstance(targets, Tensor) and not targets.is_floating_point():
+        if _are_classes(targets) and self.likelihood == "categorical":
             ignored = targets.long() == IGNORED
             if targets.shape == f.shape[:-1]:
                 u = u * (~ignored).to(u).unsqueeze(-1)
             elif bool(ignored.any()) or f.dim() > 2:
                 _as_expected(f, targets, self.likelihood)  # which it is not
         return u
+
+    def count_some(self, targets: Any) -> bool:
+        """Whether some of the terms count."""
+        classes = self.likelihood == "categorical" and _are_classes(targets)
+        return not classes or bool((targets.long() != IGNORED).any())
 
     def apart(self, u: Float[Tensor, "M N *out"], most: int) -> Iterator[Float[Tensor, "m N *out"]]:
         """Cotangents to pull back, at most so many at a time; those of independent terms one by one."""
@@ -111,6 +117,10 @@ class Cotangents:
         if self.kind != "exact":
             rows, columns = u.flatten(2).transpose(0, 1), w.flatten(1)
         return (rows.mT @ (rows @ columns.unsqueeze(-1))).view_as(w)
+
+
+def _are_classes(targets: Any) -> TypeGuard[Tensor]:
+    return isinstance(targets, Tensor) and not targets.is_floating_point()
 
 
 def _root(f: Float[Tensor, "*lead C"], likelihood: str) -> Float[Tensor, "M *lead C"]:

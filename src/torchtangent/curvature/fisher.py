@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtangent.curvature.cotangents import Cotangents
-from torchtangent.curvature.data import Batches, check_rows
+from torchtangent.curvature.cotangents import IGNORED, Cotangents
+from torchtangent.curvature.data import Batch, Batches, check_rows
 from torchtangent.curvature.implicit import FisherProduct, HessianProduct, Implicit, Loss, implicit
 from torchtangent.curvature.representation import Choice, Layers, Scope, resolve
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Inputs, Output, check_devices, map_leaves
 from torchtangent.jacobians.select import Params
 from torchtangent.operators import BlockOperator, Operator
+from torchtangent.operators.autocast import without_autocast
 
 _MANY = 4096  # cotangents for a sample: more are worth a word
 _TRACE = 12 << 20  # bytes of activations and factors at a time (see Capture.budget), on a CPU: what its caches hold
@@ -24,6 +25,7 @@ _SHARE = 32  # the part of a GPU's memory for them is one of so many
 _KEPT = 96 << 20  # bytes of factors that are kept for a second sweep instead of being captured again
 
 
+@without_autocast
 def fisher(
     model: nn.Module,
     data: Any,
@@ -144,7 +146,7 @@ class LayerSource:
         self.samples, held = 0, 0
         assert self.cotangents is not None
         pull = self.cotangents.start()
-        for x, y in self.batches.pieces(self._size):
+        for x, y in self._pieces():
             trace = self.capture.trace(map_leaves(Tensor.clone, x) if self.keep else x)  # loaders may refill a buffer
             if self.samples == 0:
                 self._check_likelihood(trace.outputs, y)
@@ -167,13 +169,26 @@ class LayerSource:
         """One look at the data before anything implicit is promised: errors come now, not at the first product."""
         self.batches.repeat = True
         pull = self.cotangents.start() if self.cotangents is not None else None
-        for i, (x, y) in enumerate(self.batches.pieces(self._size)):
+        for i, (x, y) in enumerate(self._pieces()):
             self.capture.check(x)
             f = self.capture.outputs(x)
             if pull is not None:
                 pull(f, y)
             if i == 0:
                 self._check_likelihood(f, y)
+
+    def _pieces(self) -> Iterator[Batch]:
+        """The data, some samples at a time; a word if nothing of it counts."""
+        counted = False
+        for x, y in self.batches.pieces(self._size):
+            counted = counted or self.cotangents is None or self.cotangents.count_some(y)
+            yield x, y
+        if not counted:
+            self.capture.say_once(
+                "nothing",
+                f"All targets are {IGNORED}, the class of terms that do not count, so that the Fisher matrix is zero. "
+                "Pass classes, or None in the place of the targets where these are not needed.",
+            )
 
     def _check_likelihood(self, f: Tensor, y: Any) -> None:
         """Say it where outputs are no logits, or targets no classes, that are taken for such."""

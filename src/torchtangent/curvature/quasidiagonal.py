@@ -52,8 +52,12 @@ class ArrowheadSum(Accumulator):
 
     def update(self, layers: Layers) -> None:
         weight, bias = layers[self.weight], layers[self.bias]
-        rows_known = isinstance(weight, Outer | Dense) and weight.order
-        if self.diagonal is None and not rows_known and weight.shape[: len(bias.shape)] != bias.shape:
+        if self.diagonal is None and not _has_rows_for(weight, bias):
+            if self.sums:
+                raise ValueError(
+                    f"The model uses '{self.weight}' differently from batch to batch, and not always with a row for "
+                    f"each entry of '{self.bias}'. Use another representation for them."
+                )
             self.diagonal = DiagonalSum(self.space, [self.weight, self.bias])
         if self.diagonal is not None:
             self.diagonal.update(layers)
@@ -75,6 +79,15 @@ class ArrowheadSum(Accumulator):
             blocks.append((Place((segment, column)), operator))
             start += segment.rows
         return blocks
+
+
+def _has_rows_for(weight: LayerJacobian, bias: LayerJacobian) -> bool:
+    """Whether the weight, as a matrix, has a row for each entry of the bias."""
+    if isinstance(weight, Outer):
+        return weight.groups * weight.d.shape[-1] == bias.shape.numel()
+    if isinstance(weight, Dense) and weight.order:
+        return weight.matrix().shape[2] == bias.shape.numel()
+    return weight.shape[: len(bias.shape)] == bias.shape
 
 
 def _squares(weight: LayerJacobian, bias: LayerJacobian) -> Float[Tensor, "O I"]:

@@ -12,7 +12,7 @@ Fisher matrix or of the kernel is a contraction of these pairs; forming J is the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -89,6 +89,7 @@ class Outer(LayerJacobian):
     shape: torch.Size
     order: tuple[int, ...]  # the axes of one group's weight in matrix order: first O, then those of I
     origin: tuple[int, ...] = ()  # the recorded uses behind d; a bias with the same ones shares its cotangents
+    starts: tuple[int, ...] = (0,)  # the row at which each begins: d is zero for those that it has no part in
 
     @property
     def a(self) -> Float[Tensor, "N G S I"]:
@@ -189,6 +190,7 @@ class Scale(LayerJacobian):
     d: Float[Tensor, "N C S K"]
     shape: torch.Size
     origin: tuple[int, ...] = ()
+    starts: tuple[int, ...] = (0,)  # as of `Outer`
 
     @property
     def outputs(self) -> int:
@@ -318,10 +320,11 @@ def zero(n: int, c: int, like: Tensor) -> Scale:
 
 
 def is_bias_of(bias: LayerJacobian, weight: LayerJacobian) -> bool:
-    """Whether a bias has the cotangents of a weight."""
-    return (
-        isinstance(bias, Scale) and bias.x is None and isinstance(weight, Outer) and () != bias.origin == weight.origin
-    )
+    """Whether a bias has the cotangents of a weight, entry by row."""
+    if not (isinstance(bias, Scale) and bias.x is None and isinstance(weight, Outer)):
+        return False
+    together = () != bias.origin == weight.origin and bias.starts == weight.starts
+    return together and bias.shape.numel() == weight.groups * weight.d.shape[-1]
 
 
 def merge(uses: Sequence[LayerJacobian]) -> LayerJacobian:
@@ -333,14 +336,18 @@ def merge(uses: Sequence[LayerJacobian]) -> LayerJacobian:
     biases = [u for u in uses if isinstance(u, Scale) and u.x is None]
     if len(outers) == len(uses) and len({(u.order, u.groups) for u in outers}) == 1:
         together = outers[0].at(torch.cat([u.a for u in outers], 2), torch.cat([u.d for u in outers], 3))
-        return replace(together, origin=sum((u.origin for u in outers), ()))
+        return replace(together, origin=_joined(u.origin for u in outers), starts=_joined(u.starts for u in outers))
     if len(lookups) == len(uses) and len({u.padding for u in lookups}) == 1:
         index = torch.cat([u.index for u in lookups], 1)
         return replace(lookups[0], index=index, d=torch.cat([u.d for u in lookups], 2))
     if len(biases) == len(uses):
-        origin = sum((u.origin for u in biases), ())
-        return replace(biases[0], d=torch.cat([u.d for u in biases], 2), origin=origin)
+        origin, starts = _joined(u.origin for u in biases), _joined(u.starts for u in biases)
+        return replace(biases[0], d=torch.cat([u.d for u in biases], 2), origin=origin, starts=starts)
     return Dense(torch.stack([u.dense() for u in uses]).sum(0), uses[0].shape)
+
+
+def _joined(parts: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    return sum(parts, ())
 
 
 def _here(a: Tensor) -> Tensor:

@@ -198,7 +198,7 @@ def _matrix(read: Callable[[Any], Tensor], view: Tensor, shape: torch.Size) -> P
         rows = start // shape[1]
 
         def make(x: Tensor, d: Tensor) -> Outer:
-            return outer(x.unsqueeze(1), _padded(d, rows, shape[0]), shape)
+            return replace(outer(x.unsqueeze(1), _padded(d, rows, shape[0]), shape), starts=(rows,))
 
     elif view.shape == shape and view.is_contiguous():
 
@@ -226,7 +226,7 @@ def _shift(node: Any, _: int, view: Tensor, shape: torch.Size) -> Part:
     own, start = _tail(node, view), int(view.storage_offset())
 
     def make(x: None, d: Tensor) -> Scale:
-        return Scale(None, _padded(d, start, shape.numel()), shape)
+        return Scale(None, _padded(d, start, shape.numel()), shape, starts=(start,))
 
     return Part(make, own.numel())
 

@@ -66,7 +66,7 @@ class ScaleOption(StrEnum):
 
 
 RunsArgument = Annotated[
-    list[Path] | None, typer.Argument(exists=True, file_okay=False, help="Folders with runs; else runs.")
+    list[Path] | None, typer.Argument(exists=True, file_okay=False, help="Folders with runs. Default: runs.")
 ]
 StudyArgument = Annotated[str | None, typer.Argument(metavar="STUDY", help="A study, such as george2023.")]
 
@@ -153,7 +153,9 @@ def reproduce(
         bool,
         typer.Option("--reuse", help="Keep also what an earlier version of the recipe's code computed."),
     ] = False,
-    out: Annotated[Path, typer.Option("--out", help="The folder that holds all runs.")] = Path("runs"),
+    out: Annotated[
+        Path, typer.Option("--out", file_okay=False, help="The folder that holds all runs.")
+    ] = Path("runs"),
     jobs: Annotated[
         int, typer.Option(min=1, help="Parts to run side by side; the first starts after some seconds.")
     ] = 1,
@@ -211,7 +213,7 @@ def reproduce(
                     listener=listener,
                 )
         except KeyboardInterrupt as error:
-            console.print("interrupted; the same command goes on where it was", highlight=False)
+            console.print("interrupted; run the same command to resume", highlight=False)
             raise typer.Exit(130) from error
         except Busy as error:
             _stop(str(error))
@@ -228,7 +230,7 @@ def reproduce(
             f"[bright_black]{others} claims of other entries read the same parts: the report has them, too[/]",
             highlight=False,
         )
-    console.print(f"[bright_black]torchtangent report {escape(str(out))}  makes the page[/]", highlight=False)
+    console.print(f"[bright_black]next: torchtangent report {escape(str(out))}[/]", highlight=False)
     if failed:
         raise typer.Exit(1)
 
@@ -236,10 +238,14 @@ def reproduce(
 @app.command()
 def report(
     runs: RunsArgument = None,
-    out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report/index.html"),
+    out: Annotated[Path, typer.Option("--out", dir_okay=False, help="The page to write.")] = Path("report/index.html"),
 ) -> None:
     """Make one self-contained HTML page of the results: verdicts, figures, how to remake them."""
     console = Console()
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(f"--out {out}: {error}") from error
     try:
         _found(runs or [Path("runs")])
         page.write(runs or [Path("runs")], out, lambda study: console.print(f"drawing {study.key} …", highlight=False))
@@ -278,7 +284,7 @@ def claims(
             "--runs",
             exists=True,
             file_okay=False,
-            help="A folder with runs; may be given several times. Else runs and results.",
+            help="A folder with runs; may be given several times. Default: runs and results.",
         ),
     ] = None,
     scale: Annotated[ScaleOption | None, typer.Option(help="Only this scale.")] = None,

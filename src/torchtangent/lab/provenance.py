@@ -170,5 +170,5 @@ def describe(device: torch.device, jobs: int = 1) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "device": f"{device.type}: {accelerator}" + (f", shared by up to {jobs} parts" if jobs > 1 else ""),
         "threads": torch.get_num_threads(),
-        "finished": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        "finished": datetime.now(UTC).isoformat(" ", "milliseconds").replace("+00:00", " UTC"),
     }

@@ -2,7 +2,7 @@
 
 An operator implements five methods on columns (P, K): the product, a factorization of the damped
 operator, the eigendecomposition, the diagonal, and the traces of M and M². Everything a user calls
-is written here in terms of them.
+is written here in terms of them, and autocast is off in it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchtangent.operators.autocast import without_autocast
 from torchtangent.operators.basis import Basis
 from torchtangent.operators.estimate import Estimate, estimated_diagonal, estimated_trace
 from torchtangent.operators.krylov import top_eigenpairs
 from torchtangent.operators.space import Restore, Space, Vector, tensor_columns
-from torchtangent.operators.spectrum import EXACT_LIMIT, Eigh, Factorization, Spectrum, dtype_name
+from torchtangent.operators.spectrum import EXACT_LIMIT, Eigh, Factorization, Spectrum, dtype_name, square_sum
 from torchtangent.operators.tree import converted, parts
 
 Number = float | int | Tensor
@@ -101,11 +102,13 @@ class Operator(ABC):
 
     # --------------------------------------------------------------------------- products and solves
 
+    @without_autocast
     def __matmul__(self, v: Vector) -> Any:
         """M v, in the format of v: flat (P,), columns (P, K), or dict and list if a space is attached."""
         V, restore = self._columns(v)
         return restore(self._matmat(V))
 
+    @without_autocast
     def solve(self, v: Vector, damping: Number = 0.0) -> Any:
         """(M + damping·I)⁻¹ v, in the format of v.
 
@@ -115,12 +118,14 @@ class Operator(ABC):
         V, restore = self._columns(v)
         return restore(self._factorize(checked_damping(damping)).solve(V))
 
+    @without_autocast
     def quad(self, v: Vector) -> Tensor:
         """vᵀ M v, a scalar; for columns (P, K) one value each, (K,)."""
         V, _ = self._columns(v)
         values = (V * self._matmat(V)).sum(0)
         return values if isinstance(v, Tensor) and v.ndim == 2 else values[0]
 
+    @without_autocast
     def sqrt_mv(self, v: Vector) -> Any:
         """M^½ v with the symmetric positive semi-definite root; ValueError if M is indefinite."""
         V, restore = self._columns(v)
@@ -128,22 +133,27 @@ class Operator(ABC):
 
     # ------------------------------------------------------------------------------------- summaries
 
+    @without_autocast
     def trace(self) -> Float[Tensor, ""]:
         """The trace of M, exact."""
         return self._power_trace(1)
 
+    @without_autocast
     def diag(self) -> Float[Tensor, " P"]:
         """The diagonal of M, exact. `M.space.split(M.diag())` has it by parameter."""
         return self._diagonal()
 
+    @without_autocast
     def frobenius(self) -> Float[Tensor, ""]:
         """The Frobenius norm ‖M‖ = (tr M²)^½, exact."""
         return self._power_trace(2).clamp(min=0).sqrt().to(self.dtype)
 
+    @without_autocast
     def logdet(self, damping: Number = 0.0) -> Float[Tensor, ""]:
         """log det(M + damping·I); an error that says so if that is not positive definite."""
         return self._factorize(checked_damping(damping)).logdet()
 
+    @without_autocast
     def eigh(self, k: int | None = None, *, seed: int = 0) -> Eigh:
         """Eigenvalues, descending, and their eigenvectors as a basis.
 
@@ -163,16 +173,19 @@ class Operator(ABC):
             return top_eigenpairs(self, k, seed)
         return self._spectrum.leading(k)
 
+    @without_autocast
     def dense(self) -> Float[Tensor, "P P"]:
         """M as one matrix."""
         from torchtangent.operators.algebra import densified
 
         return densified(self)
 
+    @without_autocast
     def estimate_trace(self, probes: int, seed: int) -> Estimate:
         """The trace from random products: E[zᵀMz] over random signs z, with its standard error."""
         return estimated_trace(self, probes, seed)
 
+    @without_autocast
     def estimate_diag(self, probes: int, seed: int) -> Estimate:
         """The diagonal from random products: E[z ∘ Mz] over random signs z, with its standard error."""
         return estimated_diagonal(self, probes, seed)
@@ -255,6 +268,7 @@ class Operator(ABC):
             return self
         return converted(self, dtype, where)
 
+    @without_autocast
     def eigenbasis(self) -> Basis:
         """Orthonormal eigenvectors of all non-zero eigenvalues (and perhaps others), in any order."""
         return self._spectrum.basis
@@ -278,6 +292,7 @@ class Operator(ABC):
         """A `scipy.sparse.linalg.LinearOperator` that multiplies by M."""
         from scipy.sparse.linalg import LinearOperator
 
+        @without_autocast
         def multiply(x: Any) -> Any:
             if np.iscomplexobj(x):
                 return multiply(x.real) + 1j * multiply(x.imag)
@@ -340,6 +355,11 @@ def unit_columns(operator: Operator) -> Iterator[tuple[slice, Float[Tensor, "P K
         E = torch.zeros(operator.size, stop - start, dtype=operator.dtype, device=operator.device)
         E[start:stop].fill_diagonal_(1)
         yield slice(start, stop), operator._matmat(E)
+
+
+def column_squares(operator: Operator) -> Float[Tensor, ""]:
+    """The trace of M² in float64, as Σ ‖M e_i‖²."""
+    return torch.stack([square_sum(columns) for _, columns in unit_columns(operator)]).sum()
 
 
 def check_alike(operators: Sequence[Operator]) -> None:

@@ -167,7 +167,7 @@ class BatchBasis(Basis):
 
     def _each(self, matrices: Float[Tensor, "B m n"], V: Tensor) -> Tensor:
         batch, rows, cols = matrices.shape
-        return (matrices @ V.reshape(batch, cols, V.shape[1])).reshape(batch * rows, V.shape[1])
+        return product(matrices, V.reshape(batch, cols, V.shape[1])).reshape(batch * rows, V.shape[1])
 
 
 @final

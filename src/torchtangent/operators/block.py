@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchtangent.notice import listed
 from torchtangent.operators.base import Operator, check_alike
 from torchtangent.operators.basis import BlockBasis
 from torchtangent.operators.space import Place, Space
@@ -61,7 +62,7 @@ class BlockOperator(Operator):
     def _factorize(self, damping: float) -> Factorization:
         if self.uncovered and damping == 0:
             raise singular(f"{self!r}, which has {self.uncovered} zero rows,", damping)
-        factors = [block._factorize(damping) for _, block in self.blocks]
+        factors = [self._factorize_block(place, block, damping) for place, block in self.blocks]
 
         def solve(V: Tensor) -> Tensor:
             V = V.contiguous()
@@ -89,6 +90,15 @@ class BlockOperator(Operator):
 
     def _power_trace(self, power: int) -> Float[Tensor, ""]:
         return torch.stack([block._power_trace(power) for _, block in self.blocks]).sum()
+
+    def _factorize_block(self, place: Place, block: Operator, damping: float) -> Factorization:
+        """A factorization of one block; an error names its parameters where they are known."""
+        try:
+            return block._factorize(damping)
+        except torch.linalg.LinAlgError as error:
+            if self.space is None:
+                raise
+            raise torch.linalg.LinAlgError(f"Block of {listed(self.space.names_in(place))}: {error}") from error
 
     def _each(self, functions: Sequence[Callable[[Tensor], Tensor]], V: Tensor, out: Tensor) -> Tensor:
         """Write into `out` what each function makes of its block's entries of V."""

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtangent.operators.autocast import without_autocast
+
 Map = Callable[[Tensor], Tensor]
 
 
@@ -28,5 +30,6 @@ class _Linear(torch.autograd.Function):
         _, ctx.times, ctx.adjoint = inputs
 
     @staticmethod
+    @without_autocast
     def backward(ctx: Any, u: Tensor) -> tuple[Tensor, None, None]:
         return linear(ctx.adjoint, ctx.times, u), None, None

@@ -11,11 +11,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.notice import warn
-from torchtangent.operators.base import Number, Operator, checked_damping, unit_columns
+from torchtangent.operators.autocast import without_autocast
+from torchtangent.operators.base import Number, Operator, checked_damping, column_squares, unit_columns
 from torchtangent.operators.derivative import linear
 from torchtangent.operators.krylov import SolveReport, conjugate_gradients
 from torchtangent.operators.space import Space, Vector
-from torchtangent.operators.spectrum import EXACT_LIMIT, Factorization, Spectrum, dense_spectrum, square_sum
+from torchtangent.operators.spectrum import EXACT_LIMIT, Factorization, Spectrum, dense_spectrum
 
 _MANY = 1024  # products that are worth a word
 _OPTIONS = (
@@ -66,6 +67,7 @@ class ImplicitOperator(Operator):
 
     products_only: ClassVar[bool] = True
 
+    @without_autocast
     def cg(self, v: Vector, damping: Number = 0.0) -> tuple[Any, SolveReport]:
         """(M + damping·I)⁻¹ v by conjugate gradients, with a report and without warnings."""
         V, restore = self._columns(v)
@@ -87,7 +89,7 @@ class ImplicitOperator(Operator):
         return Factorization(lambda V: linear(solve, solve, V), lambda: self._spectrum.logdet(damping, 0.0, repr(self)))
 
     def _decompose(self) -> Spectrum:
-        self._check_size("All eigenvalues", "ask for the k largest")
+        self._check_size("All eigenvalues", "eigh(k) finds the k largest; for all use a structured representation")
         return dense_spectrum(self.dense())
 
     def _diagonal(self) -> Float[Tensor, " P"]:
@@ -102,7 +104,7 @@ class ImplicitOperator(Operator):
             self._check_size("The exact trace", "use estimate_trace(probes, seed)")
             return self._diagonal().sum()
         self._check_size("The exact norm", "use a structured representation")
-        return torch.stack([square_sum(columns) for _, columns in unit_columns(self)]).sum()
+        return column_squares(self)
 
     def _conjugate_gradients(self, V: Tensor, damping: float) -> tuple[Tensor, SolveReport]:
         return conjugate_gradients(

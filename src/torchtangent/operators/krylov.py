@@ -116,7 +116,8 @@ def top_eigenpairs(M: Operator, k: int, seed: int) -> Eigh:
     tol = torch.finfo(M.dtype).eps ** (2 / 3)
     # Narrow blocks: each column is a product, which may be a sweep over data.
     values, vectors, goal = leading_pairs(M, k, block=max(k // 8, 2), tol=tol, seed=seed, max_restarts=50, check=check)
-    residuals, sizes = torch.linalg.vector_norm((M @ vectors).detach() - vectors * values, dim=0), values.abs()
+    rest = (M @ vectors).detach() - vectors * values
+    residuals, sizes = torch.linalg.vector_norm(rest, dim=0, dtype=torch.float64), values.abs()
     missed = residuals > 2 * goal
     vague = (residuals > 0.01 * sizes) & (sizes > 4 * torch.finfo(M.dtype).eps * sizes.max())  # and not zero
     if bool(missed.any()):

@@ -48,7 +48,7 @@ def leading_pairs(
         tol: The residual at which a pair has converged, relative to its own eigenvalue.
         seed: Of the random blocks.
         max_restarts: After so many restarts it gives up.
-        check: Refuses the first block QᵀMQ if it is not finite or not symmetric.
+        check: Refuses the first block QᵀMQ, up to a factor, if it is not finite or not symmetric.
 
     Reference:
         Wu and Simon, Thick-restart Lanczos method for large symmetric eigenvalue problems, 2000.
@@ -88,6 +88,7 @@ def leading_pairs(
         space.shrink(theta, Y, k if converged else kept)
         space.grow(draw(block) if converged else space.rest)
     theta, Y = space.ritz()
+    theta = theta * space.unit
     return theta[:k].to(source.dtype), space.lift(Y[:, :k]), _goal(theta, source.dtype, tol)[:k]
 
 
@@ -97,14 +98,25 @@ def _goal(values: Float[Tensor, " R"], dtype: torch.dtype, tol: float) -> Float[
     return (tol * sizes).clamp(min=_FLOOR * torch.finfo(dtype).eps * float(sizes.max()))
 
 
+def _unit(t: Tensor) -> Float[Tensor, ""]:
+    """A power of two near the largest entry, or one."""
+    size = t.abs().amax()
+    unit = size / (2 * size.frexp().mantissa)
+    return torch.where(unit > 0, unit, 1)
+
+
 class _Subspace:
-    """Orthonormal columns U (N, R) with T = UᵀKU, and the rest (I − UUᵀ)K of the last block."""
+    """Orthonormal columns U (N, R) with T = UᵀKU, and the rest (I − UUᵀ)K of the last block.
+
+    K is divided by a `unit`, its size: squares of what is very small or large are no numbers.
+    """
 
     def __init__(self, source: Products, room: int, draw: Draw, check: Check) -> None:
         self._source, self._draw, self._check = source, draw, check
         self._U = torch.empty(source.shape[0], room, dtype=source.dtype, device=source.device)
         self._T = torch.zeros(room, room, dtype=torch.float64, device=source.device)
         self.filled = 0
+        self.unit = torch.ones((), dtype=source.dtype, device=source.device)
         self.rest = self._U[:, :0]
 
     def grow(self, W: Float[Tensor, "N K"]) -> None:
@@ -113,12 +125,15 @@ class _Subspace:
         U, new = self._U[:, : self.filled], slice(old, self.filled)
         U[:, new] = _orthonormal(W, U[:, :old], self._draw)
         KU = (self._source @ U[:, new]).detach()
+        if old == 0:
+            self.unit = _unit(KU)
+        KU = KU / self.unit  # not in place: a product may return what it was given
         H = product(U.T, KU)
         if old == 0:
             self._check(H, self._source.dtype)
         self._T[: self.filled, new] = H.double()
         self._T[new, : self.filled] = H.double().T
-        self.rest = KU - product(U, H)  # not in place: a product may return what it was given
+        self.rest = KU - product(U, H)
 
     def ritz(self) -> tuple[Float[Tensor, " R"], Float[Tensor, "R R"]]:
         """Eigenpairs of T in float64, the largest first."""

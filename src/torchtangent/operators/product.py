@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchtangent.operators.autocast import without_autocast
+
 _WORTH = 1 << 22  # multiplications of a product, and
 _EDGE = 8  # its shortest edge, from which on oneDNN is faster,
 _TERMS = 1 << 18  # unless its sums are longer
@@ -31,6 +33,7 @@ _ALIGNED = 16  # numbers: MKL and GPUs multiply rows that begin at multiples of 
 _ROWS = 512  # of a product that is added to something, at a time: what is added stays in the cache
 
 
+@without_autocast
 def product(
     a: Float[Tensor, "*B n k"],
     b: Float[Tensor, "*B k m"],

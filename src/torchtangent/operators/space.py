@@ -7,6 +7,7 @@ lives in the flat vector, for instance the weight and bias of a layer side by si
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,6 +60,12 @@ class Space:
             starts[name] = start
             start += shape.numel()
         return starts
+
+    def names_in(self, place: Place) -> list[str]:
+        """The parameters of a block."""
+        starts = [segment.start for segment in place.segments]
+        ends = [start + shape.numel() for start, shape in zip(self.offsets.values(), self.shapes, strict=True)]
+        return list(dict.fromkeys(self.names[bisect_right(ends, start)] for start in starts))
 
     def flatten(self, v: Vector) -> tuple[Float[Tensor, "P K"], Restore]:
         """The vector as columns (P, K), and the function that brings a result back to its format."""

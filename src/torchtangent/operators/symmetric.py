@@ -14,6 +14,7 @@ _BLOCK = {"cpu": 128, "cuda": 1024}  # rows at a time, at least
 _STRIPS = 8
 _NARROW = 16  # below it, a CPU's products add row after row, and the rounding of a long sum grows with its length
 _ROWS = 4096  # at a time, where they do
+_JACOBI = 512  # rows of the largest float32 matrix that a GPU decomposes by Jacobi's method
 _TURNED = 2048  # rows that are turned into columns at a time, which oneDNN wants
 
 
@@ -58,9 +59,12 @@ def reflect(lower: Float[Tensor, "I I"]) -> Float[Tensor, "I I"]:
 def eigh(M: Float[Tensor, "*G n n"]) -> tuple[Float[Tensor, "*G n"], Float[Tensor, "*G n n"]]:
     """Eigenvalues, in ascending order, and eigenvectors.
 
-    In float32 LAPACK fails for some matrices of low rank, or gives NaN without a word: then float64 is asked.
+    In float32 LAPACK fails for some matrices of low rank, or gives NaN without a word: then float64 is asked. So it is
+    at once on a GPU for matrices up to 512, to which torch has Jacobi's method applied in float32: that takes two to
+    three times as long, and of its eigenvectors three digits may be wrong.
     """
-    for dtype in dict.fromkeys((M.dtype, torch.float64)):
+    first = torch.float64 if M.is_cuda and M.dtype == torch.float32 and M.shape[-1] <= _JACOBI else M.dtype
+    for dtype in dict.fromkeys((first, torch.float64)):
         try:
             values, vectors = torch.linalg.eigh(M.to(dtype))
         except torch.linalg.LinAlgError as error:

@@ -65,10 +65,8 @@ def eigenbasis(M: Float[Tensor, "G _ n"], what: str) -> tuple[Float[Tensor, "G n
 
 
 def _decompose(M: Float[Tensor, "G n n"]) -> tuple[Float[Tensor, "G n"], Float[Tensor, "G n n"]]:
-    # For float32 matrices of this size torch has CUDA use Jacobi's method, two to three times as slow as double.
-    wide = M.double() if M.is_cuda and M.dtype == torch.float32 and M.shape[1] <= 512 else M
-    values, vectors = eigh(wide)
-    return values.clamp(min=0).to(M.dtype), vectors.to(M.dtype)
+    values, vectors = eigh(M)
+    return values.clamp(min=0), vectors
 
 
 def inverse(M: Float[Tensor, "G n n"], shift: Float[Tensor, "G 1"], what: str) -> Float[Tensor, "G n n"]:

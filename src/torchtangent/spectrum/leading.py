@@ -137,7 +137,7 @@ def top(
         values, vectors, goal = leading_pairs(
             source, k, block=block, tol=tol, seed=seed, max_restarts=max_restarts, check=check_symmetric
         )
-        residuals = torch.linalg.vector_norm(source @ vectors - vectors * values, dim=0)
+        residuals = torch.linalg.vector_norm(source @ vectors - vectors * values, dim=0, dtype=torch.float64)
     # Rounding adds to the residuals that the iteration sees: allow them a factor of two.
     missed = residuals > 2 * goal
     if bool(missed.any()):
@@ -146,7 +146,7 @@ def top(
             f"restarts: the largest residual is {float(residuals.max() / values.abs().max()):.1e} of the largest "
             "eigenvalue. Raise tol or max_restarts, or ask for fewer pairs.",
         )
-    return Eigenpairs(values, _signed(vectors), residuals, not bool(missed.any()))
+    return Eigenpairs(values, _signed(vectors), residuals.to(values.dtype), not bool(missed.any()))
 
 
 def square(K: Tensor | np.ndarray | Operator | Any, device: torch.device | str | None = None) -> Matrix:

@@ -61,7 +61,7 @@ def _require_enough(arrays: Arrays, part: str) -> None:
     done = reached(arrays, part)
     least = done.sum(0).min()
     if least < _FEWEST:
-        raise Untested(f"of {len(done)} networks ({part}) {least} came to a loss of {arrays[f'{part}/goal']}")
+        raise Untested(f"only {least} of {len(done)} networks ({part}) reached a loss of {arrays[f'{part}/goal']}")
 
 
 def follows(part: str, name: str = OURS) -> Measure:
