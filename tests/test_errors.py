@@ -663,3 +663,16 @@ def test_an_output_function_that_knows_the_batch_is_explained() -> None:
     with pytest.raises(RuntimeError) as caught:
         tt.jacobian(nn.Linear(3, 2).double(), torch.ones(6, 3).double(), output=lambda f: f * mask)
     assert "it sees parts of a batch" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("ask", ["dense fisher", "J.dense()", "M.dense()"])
+def test_matrices_larger_than_the_memory_are_refused(ask: str) -> None:
+    """Rather than have the system kill the process."""
+    model, x = nn.Sequential(nn.Linear(2, 1_000_000), nn.Linear(1_000_000, 2)), torch.randn(2, 2)
+    asks = {
+        "dense fisher": lambda: tt.fisher(model, (x, None), tt.Dense),
+        "J.dense()": lambda: tt.jacobian(model, x.repeat(2**16, 1)).dense(),
+        "M.dense()": lambda: tt.fisher(model, (x, None), tt.Diagonal).dense(),
+    }
+    with pytest.raises(MemoryError, match=r"takes [\d.]+ GiB, and [\d.]+ GiB are free on cpu\. "):
+        asks[ask]()

@@ -10,7 +10,10 @@ from torch import Tensor
 
 from torchtangent.curvature.representation import Accumulator, Blocks, Layers, Representation, Scope, in_a_row
 from torchtangent.operators import DenseOperator, Space
+from torchtangent.operators.memory import require
 from torchtangent.operators.symmetric import add_gram, reflect
+
+_INSTEAD = "Choose parameters with params=, or KFAC, EKFAC, LowRank or Implicit, which are smaller."
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,9 @@ class DenseSum(Accumulator):
         self.total: Tensor | None = None
 
     def update(self, layers: Layers) -> None:
+        if self.total is None:
+            size, like = sum(layers[name].shape.numel() for name in self.names), layers[self.names[0]].d
+            require("A dense block of F", (size, size), like.dtype, like.device, _INSTEAD)
         J = torch.cat([layers[name].flat() for name in self.names], 2).flatten(0, 1)
         if self.total is None:
             self.total = J.new_zeros(J.shape[1], J.shape[1])

@@ -15,6 +15,7 @@ from torchtangent.jacobians.inputs import Inputs, Output, batch_size, leaves, sp
 from torchtangent.jacobians.products import pull, push
 from torchtangent.jacobians.select import Params
 from torchtangent.operators.derivative import linear
+from torchtangent.operators.memory import require
 from torchtangent.operators.space import Space, Vector
 
 _BUDGET = 256 << 20  # bytes of activations and factors at a time
@@ -79,6 +80,7 @@ class Jacobian:
         """J itself, parameters flattened and concatenated in `named_parameters()` order."""
         dtype = torch.promote_types(next(iter(self._capture.params.values())).dtype, torch.float32)
         device = next(iter(self._capture.params.values())).device
+        require("J", tuple(self.shape), dtype, device, "J @ v, J.T @ u and J.layers do without it, as does tt.ntk.")
         J = torch.empty(self.shape, dtype=dtype, device=device)
         for index, x in self._pieces(cotangents=J[0, ..., 0].numel()):
             start = 0

@@ -34,9 +34,10 @@ class Samples:
                 raise ValueError("The data set is empty (0 samples): there is nothing to differentiate.")
             self._check_repeats()
         else:
+            advice = " Pass loader.dataset, if its items are inputs alone." if hasattr(x, "dataset") else ""
             raise TypeError(
                 "The inputs should be a tensor, a tuple, a dict or a data set with len() and items, "
-                f"got {type(x).__name__}.{' Pass loader.dataset, if its items are inputs alone.' if hasattr(x, 'dataset') else ''}"
+                f"got {type(x).__name__}.{advice}"
             )
 
     def __len__(self) -> int:

@@ -254,7 +254,8 @@ def load_kernel(path: str | os.PathLike[str], *, verify: bool = False) -> np.mem
     again = "Run the computation again with this path to go on from what is there."
     store, file = KernelStore(path, found), TileFile(path, found)
     if not store.complete:
-        raise ValueError(f"'{path}' is not complete: {len(store.pending())} of {len(store.tiles)} tiles are missing. {again}")
+        missing = f"{len(store.pending())} of {len(store.tiles)} tiles are missing"
+        raise ValueError(f"'{path}' is not complete: {missing}. {again}")
     if not file.sealed():
         raise ValueError(f"'{path}' was cut off or changed after it was finished. {again}")
     if verify and (damaged := file.damaged(found.checksums)):

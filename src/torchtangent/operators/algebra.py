@@ -20,11 +20,13 @@ from torchtangent.operators.diagonal import DiagonalOperator
 from torchtangent.operators.eigen import EigenOperator
 from torchtangent.operators.kronecker import KroneckerOperator
 from torchtangent.operators.lowrank import LowRankOperator
+from torchtangent.operators.memory import require
 
 
 @singledispatch
 def densified(M: Operator) -> Float[Tensor, "P P"]:
     """M as a matrix: the products with all unit vectors."""
+    require("The dense matrix", (M.size, M.size), M.dtype, M.device, "Products and solves do without it.")
     out = torch.empty(M.size, M.size, dtype=M.dtype, device=M.device)
     for where, columns in unit_columns(M):
         out[:, where] = columns

@@ -273,8 +273,8 @@ class Preconditioned(Optimizer):
             if self._params and not self._idle:
                 self._idle = True
                 warn(
-                    f"{self.method.kind}: step() found no gradients, so no parameter was changed. Call backward before it, on a "
-                    "loss of the model that it was made with (not of a copy)."
+                    f"{self.method.kind}: step() found no gradients, so no parameter was changed. Call backward before "
+                    "it, on a loss of the model that it was made with (not of a copy)."
                 )
             return False
         n = self.recorder.samples

@@ -23,7 +23,7 @@ def check_state(kind: str, state_dict: Mapping[str, Any], options: Mapping[str, 
     progress = state_dict.get("progress", {})
     if progress.get("kind") != kind:
         whose = f"it is one of {progress['kind']}" if progress else "it has no 'progress'"
-        raise ValueError(f"This is no state of {kind}: {whose}. Save it with the state_dict() of an optimizer of that kind.")
+        raise ValueError(f"This is no state of {kind}: {whose}. Save it with state_dict() of that kind of optimizer.")
     saved = progress.get("options", {})
     names = [name for name, value in options.items() if saved.get(name) != value]
     if names:
