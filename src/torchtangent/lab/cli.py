@@ -153,9 +153,7 @@ def reproduce(
         bool,
         typer.Option("--reuse", help="Keep also what an earlier version of the recipe's code computed."),
     ] = False,
-    out: Annotated[
-        Path, typer.Option("--out", file_okay=False, help="The folder that holds all runs.")
-    ] = Path("runs"),
+    out: Annotated[Path, typer.Option("--out", file_okay=False, help="The folder that holds all runs.")] = Path("runs"),
     jobs: Annotated[
         int, typer.Option(min=1, help="Parts to run side by side; the first starts after some seconds.")
     ] = 1,
