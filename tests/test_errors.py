@@ -676,3 +676,17 @@ def test_matrices_larger_than_the_memory_are_refused(ask: str) -> None:
     }
     with pytest.raises(MemoryError, match=r"takes [\d.]+ GiB, and [\d.]+ GiB are free on cpu\. "):
         asks[ask]()
+
+
+def test_arguments_in_another_order(tmp_path: Path) -> None:
+    model, x, y = nn.Linear(3, 2), torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
+    with pytest.raises(TypeError, match=r"after the data, got a tuple\."):
+        tt.fisher(model, tt.KFAC, (x, y))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"hessian\(model, data, loss\): loss should be a function, got a tuple"):
+        tt.hessian(model, nn.functional.cross_entropy, (x, y))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"fisher_rao\(model, x, y\): kind='empirical' needs the targets y"):
+        tt.complexity.fisher_rao(model, (x, y))
+    path = tmp_path / "fisher.safetensors"
+    path.write_bytes(b"no")
+    with pytest.raises(ValueError, match=r"fisher\.safetensors' is no safetensors file, or not a whole one"):
+        tt.load(path)

@@ -76,6 +76,8 @@ def fisher_rao(
     Reference:
         Liang et al., Fisher–Rao metric, geometry, and complexity of neural networks, 2019.
     """
+    if y is None and kind == "empirical":
+        raise ValueError("fisher_rao(model, x, y): kind='empirical' needs the targets y, beside the inputs x.")
     F = fisher(model, (x, y), Implicit, likelihood=likelihood, kind=kind, params=params, output=output)
     theta = {name: p.detach() for name, p in select(unwrapped(model), params).items()}
     return math.sqrt(max(0.0, float(F.quad(theta))))

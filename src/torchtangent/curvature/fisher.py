@@ -115,6 +115,8 @@ def hessian(model: nn.Module, data: Any, loss: Loss, *, params: Params = None, o
     tensor([[1., 0.],
             [0., 1.]])
     """
+    if not callable(loss) or isinstance(loss, type):
+        raise TypeError(f"hessian(model, data, loss): loss should be a function, got a {type(loss).__name__}.")
     capture = Capture(model, params, output)
 
     def check(x: Inputs, y: Any) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from torchtangent.jacobians.factors import LayerJacobian
+from torchtangent.notice import listed
 from torchtangent.operators import Operator, Place, Segment, Space
 
 Layers = Mapping[str, LayerJacobian]
@@ -80,7 +81,8 @@ def resolve(choice: Choice) -> Representation:
         return choice()
     if isinstance(choice, Representation):
         return choice
-    raise TypeError(f"Expected a representation such as tt.KFAC or tt.KFAC(...), got {choice!r}.")
+    said = repr(choice) if isinstance(choice, str) else f"a {type(choice).__name__}"
+    raise TypeError(f"Expected a representation such as tt.KFAC or tt.KFAC(...) after the data, got {said}.")
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,10 @@ class Mixed(Representation):
                 )
         for pattern, own in chosen.items():
             if not own:
-                raise ValueError(f"The pattern {pattern!r} matches no parameter that is still free.")
+                names = listed(list(dict.fromkeys(map(module_of, scope.names))))
+                raise ValueError(
+                    f"The pattern {pattern!r} matches no parameter that an earlier one has not taken. Modules: {names}."
+                )
         return Side([self.parts[p].start(scope.part(own)) for p, own in chosen.items()])
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -48,11 +48,14 @@ def save(operator: Operator, path: str | os.PathLike[str]) -> None:
 
 def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Operator:
     """Read an operator that was written by `save`."""
-    with safe_open(path, framework="pt", device=str(device)) as file:
-        header = (file.metadata() or {}).get(HEADER)
-        if header is None:
-            raise ValueError(f"'{os.fspath(path)}' is a safetensors file, but not one of an operator.")
-        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    try:
+        with safe_open(path, framework="pt", device=str(device)) as file:
+            header = (file.metadata() or {}).get(HEADER)
+            tensors = {} if header is None else {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"'{os.fspath(path)}' is no safetensors file, or not a whole one: {error}") from error
+    if header is None:
+        raise ValueError(f"'{os.fspath(path)}' is a safetensors file, but not one of an operator.")
     try:
         content = json.loads(header)
         if content["version"] != VERSION:
