@@ -58,6 +58,33 @@ def test_jacobian_fisher_and_kernel_in_float64(name: str) -> None:
         assert relative(torch.as_tensor(trace), F.trace()) < 1e-10
 
 
+@pytest.mark.parametrize("name", ["mlp", "lenet", "residual-gelu", "conv2d-groups"])
+def test_jacobian_and_fisher_in_float32_whatever_is_allowed(name: str) -> None:
+    """TF32 is, by default, to convolutions."""
+    model, x, output = ZOO[name].build()
+    J = oracle.jacobian(model, x, output).flatten(1, -2)
+    model, x, _ = ZOO[name].build(torch.float32)
+    model, x = model.cuda(), on_gpu(x)
+    found = tt.jacobian(model, x, output=output)
+    v = torch.randn(J.shape[2], generator=torch.Generator().manual_seed(0))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert relative(found.dense().flatten(1, -2), J) < 1e-5
+        assert relative((found @ v.cuda()).flatten(1), J @ v.double()) < 1e-5
+        squares = J.square().sum((0, 1)) / len(J)
+        for representation in (tt.Diagonal, tt.BlockDiagonal):
+            F = tt.fisher(model, (x, None), representation, likelihood="gaussian", output=output)
+            assert relative(F.diag(), squares) < 2e-5
+        for representation in (tt.EKFAC, tt.QuasiDiagonal):
+            F = tt.fisher(model, (x, None), representation, likelihood="gaussian", output=output)
+            assert relative(torch.as_tensor(F.trace()), squares.sum()) < 1e-5
+        F = tt.fisher(model, (x, None), tt.Implicit, likelihood="gaussian", output=output)
+        assert relative(F @ v.cuda(), torch.einsum("ncp,nc->p", J, J @ v.double()) / len(J)) < 1e-5
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 @pytest.mark.parametrize("precision", TOLERANCE)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", [*CONVOLUTIONS, "lenet", "residual-gelu", "embedding", "conv2d-groups", "mlp"])

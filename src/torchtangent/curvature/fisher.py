@@ -13,11 +13,11 @@ from torchtangent.curvature.cotangents import IGNORED, Cotangents
 from torchtangent.curvature.data import Batch, Batches, check_rows
 from torchtangent.curvature.implicit import FisherProduct, HessianProduct, Implicit, Loss, implicit
 from torchtangent.curvature.representation import Choice, Layers, Scope, resolve
+from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Inputs, Output, check_devices, map_leaves
 from torchtangent.jacobians.select import Params
 from torchtangent.operators import BlockOperator, Operator
-from torchtangent.operators.autocast import without_autocast
 
 _MANY = 4096  # cotangents for a sample: more are worth a word
 _TRACE = 12 << 20  # bytes of activations and factors at a time (see Capture.budget), on a CPU: what its caches hold
@@ -25,7 +25,7 @@ _SHARE = 32  # the part of a GPU's memory for them is one of so many
 _KEPT = 96 << 20  # bytes of factors that are kept for a second sweep instead of being captured again
 
 
-@without_autocast
+@float32_products()
 def fisher(
     model: nn.Module,
     data: Any,

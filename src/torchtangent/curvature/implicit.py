@@ -14,6 +14,7 @@ from torch import Tensor
 from torchtangent.curvature.cotangents import Cotangents
 from torchtangent.curvature.data import Batches
 from torchtangent.curvature.representation import Accumulator, Representation, Scope
+from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Inputs, batch_size, leaves, map_leaves, wide
 from torchtangent.jacobians.products import Replayed, pull, push, replayed
@@ -48,6 +49,7 @@ class FisherProduct:
         self._kept: list[tuple[Replayed, Tensor]] = []
         self._products = 0
 
+    @float32_products()
     def __call__(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
         self._products += 1
         if self._products == _PATIENCE:
@@ -113,6 +115,7 @@ class HessianProduct:
         self.capture, self.batches, self.loss = capture, batches, loss
         self._checked = False
 
+    @float32_products()
     def __call__(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
         total, n = torch.zeros_like(V), 0
         params = list(self.capture.params.values())

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import Inputs, Output, batch_size, leaves, split, versions, wide
@@ -71,11 +72,13 @@ class Jacobian:
         """The factored Jacobian of each parameter, for all samples at once."""
         return self._layers(self._x)
 
+    @float32_products()
     def _layers(self, x: Inputs) -> dict[str, LayerJacobian]:
         self._check()
         trace = self._capture.trace(x)
         return trace.pull(trace.units())
 
+    @float32_products()
     def dense(self) -> Float[Tensor, "N *out P"]:
         """J itself, parameters flattened and concatenated in `named_parameters()` order."""
         dtype = torch.promote_types(next(iter(self._capture.params.values())).dtype, torch.float32)
@@ -102,6 +105,7 @@ class Jacobian:
         """Jᵀ."""
         return Transposed(self)
 
+    @float32_products()
     def _push(self, v: Float[Tensor, "P K"]) -> Float[Tensor, "N *out K"]:
         columns = []
         for column in v.unbind(1):
@@ -109,6 +113,7 @@ class Jacobian:
             columns.append(torch.cat([push(self._capture, x, tangent)[1] for _, x in self._pieces()]))
         return torch.stack(columns, -1)
 
+    @float32_products()
     def _pull(self, u: Float[Tensor, "N *out K"]) -> Float[Tensor, "P K"]:
         columns = []
         for column in u.unbind(-1):
