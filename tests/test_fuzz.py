@@ -56,7 +56,7 @@ class Architect:
 
     def network(self) -> tuple[nn.Module, Tensor, int]:
         """A network with outputs (N, C) or (N, T, C), its inputs, and C."""
-        N = self.integer(1, 4)
+        N = self.integer(1, 5)
         kind = self.one_of(["vector", "sequence", "image", "words"])
         if kind == "words":
             shape: Shape = (self.integer(1, 3),)
@@ -88,7 +88,7 @@ class Architect:
     def layer(self, shape: Shape, keep: bool) -> tuple[nn.Module, Shape]:
         """One layer or one small structure."""
         rank = len(shape)
-        same = [self.activation, self.norm, self.residual, self.repeated, self.scaled, self.prelu]
+        same = [self.activation, self.norm, self.residual, self.repeated, self.scaled, self.prelu, self.reordered]
         same += [self.merged, self.mixing, self.attending, self.recurrent, self.placed] if rank == 2 else []
         other = [self.linear, self.branches] + ([self.conv, self.transposed, self.pool] if rank == 3 else [])
         other += [self.conv1d, self.turn, self.average] if rank == 2 else []
@@ -140,6 +140,19 @@ class Architect:
             return x
 
         return Wired(wiring, shared=shared), shape
+
+    def reordered(self, shape: Shape) -> tuple[nn.Module, Shape]:
+        """Layers that see samples in another order, which is undone behind them; two at most stay where they are."""
+        body, _ = self.chain(shape, self.integer(1, 2), keep=True)
+        stay, turn = self.integer(0, 2), self.flag()
+        there, back = (ORDERED[self.one_of(sorted(ORDERED))] for _ in range(2))
+
+        def wiring(self: Wired, x: Tensor) -> Tensor:
+            rest = list(range(stay, len(x)))
+            order = [*range(min(stay, len(x))), *(reversed(rest) if turn else rest[1:] + rest[:1])]
+            return back(self.body(there(x, order)), [order.index(i) for i in range(len(x))])
+
+        return Wired(wiring, body=body), shape
 
     def scaled(self, shape: Shape) -> tuple[nn.Module, Shape]:
         """A bare parameter, or a weight used past its module."""
@@ -260,6 +273,25 @@ class Architect:
         """The shape behind a module, by running it."""
         with torch.no_grad():
             return module, tuple(module.eval()(torch.zeros(1, *shape)).shape[1:])
+
+
+def written(x: Tensor, order: list[int]) -> Tensor:
+    y = torch.zeros_like(x)
+    for i, j in enumerate(order):
+        y[i] = x[j]
+    return y
+
+
+ORDERED: dict[str, Callable[[Tensor, list[int]], Tensor]] = {
+    "cat": lambda x, order: torch.cat([x.narrow(0, i, 1) for i in order]),
+    "embedding": lambda x, order: F.embedding(torch.tensor(order), x.flatten(1)).view(x.shape),
+    "index": lambda x, order: x[order],
+    "matrix": lambda x, order: (torch.eye(len(x), dtype=x.dtype)[order] @ x.flatten(1)).view(x.shape),
+    "split": lambda x, order: torch.cat([x.split(1)[i] for i in order]),
+    "stack": lambda x, order: torch.stack([x[i] for i in order]),
+    "unbind": lambda x, order: torch.stack([x.unbind()[i] for i in order]),
+    "written": written,
+}
 
 
 class Copy(nn.Module):

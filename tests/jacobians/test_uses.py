@@ -520,6 +520,38 @@ def test_odd_operands() -> None:
         torch.testing.assert_close(J, oracle.jacobian(model, x, keep=lambda name, p: name == "scale"))
 
 
+NOTHING: dict[str, Callable[[], nn.Module]] = {
+    "a layer of no outputs": lambda: Written(
+        lambda m, x: torch.cat([m.layer(x).sum(1).sin(), m.none(x).sum(1)], 1),
+        layer=nn.Linear(D, 3), none=nn.Linear(D, 0),
+    ),
+    "a layer of no inputs": lambda: Written(
+        lambda m, x: (m.layer(x) + m.none(x[..., :0])).sin().sum(1), layer=nn.Linear(D, 3), none=nn.Linear(0, 3)
+    ),
+    "no tokens": lambda: Written(
+        lambda m, x: m.layer(x).sin().sum(1) + m.norm(m.none(x[:, :0]) + m.words(words(x[:, :0]))).sum(1),
+        layer=nn.Linear(D, 3), none=nn.Linear(D, 3), words=nn.Embedding(9, 3), norm=nn.LayerNorm(3),
+    ),
+    "no tokens, without layers": lambda: Written(
+        lambda m, x: m.layer(x).sin().sum(1) + (F.linear(x[:, :0], m.weight, m.bias) * m.scale).sum(1),
+        layer=nn.Linear(D, 3), weight=(3, D), bias=(3,), scale=(3,),
+    ),
+    "a weight of no columns": lambda: Written(
+        lambda m, x: m.layer(x).sin().sum(1) + x[:, 0, :0] @ m.weight, layer=nn.Linear(D, 3), weight=(0, 3)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors:UserWarning")
+@pytest.mark.parametrize("name", NOTHING)
+def test_nothing_has_no_derivative(name: str) -> None:
+    model, x = build(NOTHING[name], 5)
+    check(model, x)
+    J = oracle.jacobian(model, x)
+    found = tt.fisher(model, (x, None), tt.Dense, likelihood="gaussian").dense()
+    torch.testing.assert_close(found, torch.einsum("ncp,ncq->pq", J, J) / 5, rtol=1e-10, atol=1e-12)
+
+
 class Keeps(torch.autograd.Function):
     """A function with an attribute that leaves of the graph have."""
 

@@ -41,3 +41,23 @@ def test_a_wrong_sample_axis_behind_dead_units(alive: list[int]) -> None:
     F = torch.einsum("ncp,ncq->pq", J.flatten(1, -2), J.flatten(1, -2)) / len(x)
     batches = [(x[:2], None), (x[2:4], None), (x[4:], None)]
     assert_close(tt.fisher(model, batches, tt.Dense, likelihood="gaussian").dense(), F)
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("outputs", [1, 3, 4])
+def test_a_fallback_that_was_not_needed_at_the_check(outputs: int) -> None:
+    """Torch's own rule for a batch of PReLUs is wrong, which two samples in their order do not show."""
+
+    class Reversed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.prelu, self.head = nn.PReLU(), nn.Linear(3, outputs)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.prelu(x[turn(len(x))])[turn(len(x))])
+
+    def turn(n: int) -> list[int]:
+        return [*range(min(n, 2)), *reversed(range(2, n))]
+
+    model, x = Reversed().double(), torch.randn(4, 3, dtype=torch.float64)
+    assert_close(tt.jacobian(model, x).dense(), oracle.jacobian(model, x))

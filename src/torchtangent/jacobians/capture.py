@@ -48,7 +48,6 @@ class Capture:
         self.space = Space.of(self.params)
         self.tied = {name for name, p in self.params.items() if self.network.places_of(p) > 1}
         self.uncovered: set[str] = set()  # parameters that only the fallback gets right
-        self.inner: dict[tuple, bool | None] = {}  # of uses of some shape: are samples the inner axis of their rows?
         self.unproven: set[str] = set()  # parameters whose gradient was zero when they were checked
         self.loop = False  # the fallback cannot vectorize over samples
         self.batched = True  # backward passes of all cotangents can run as one

@@ -41,6 +41,10 @@ def vectorized(
     with torch.no_grad(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")
         found = torch.func.vmap(one, in_dims=axes)(x, cotangents)
+    c, n = cotangents.shape[:2]
+    for name, p in params.items():
+        if found[id(p)].shape != (n, c, *p.shape):  # torch's own rule for PReLU is wrong
+            raise RuntimeError(f"the derivative of {name} has a wrong shape")
     return {name: Dense(wide(found[id(p)]), p.shape) for name, p in params.items()}
 
 

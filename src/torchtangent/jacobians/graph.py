@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from functools import cache, cached_property
+from functools import cache
 from typing import NamedTuple
 
 from torch import Tensor
 from torch.autograd.graph import Node
-
-_PICKING = ("Index", "Gather", "Scatter", "MaskedSelect", "Take", "PackPadded", "PadPacked", "Sort")
 
 
 class User(NamedTuple):
@@ -53,11 +51,6 @@ class Graph:
                 if leaf is None and node not in self.nodes and node not in ends:
                     self.nodes.add(node)
                     stack.append(node)
-
-    @cached_property
-    def irregular(self) -> bool:
-        """Whether rows are picked by their index, so that samples may stand in another order, or be of many lengths."""
-        return any(type(node).__name__.startswith(_PICKING) for node in self.nodes)
 
     def saved_bytes(self, without: Iterable[Tensor]) -> int:
         """Bytes that were saved for the backward pass, beside some tensors such as parameters."""

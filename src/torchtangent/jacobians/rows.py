@@ -1,13 +1,12 @@
-"""Which rows of an operation are which samples', where it does not see one row for each.
+"""Which rows of an operation are which samples', where the operations behind it do not tell (see layout.py).
 
 A layer may see n·k rows for n samples: k consecutive ones of each, or, where tokens come first, every n-th one. The
 cotangents of a row are u times as large if the cotangent of its sample's output is: so each sample gets a factor of its
 own, a power of two with a sign, which rounding does not change, and the rows' cotangents are compared with and without.
+Where there are more samples than factors, each gets several, one after the other.
 """
 
 from __future__ import annotations
-
-import math
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,7 +14,7 @@ from torch import Tensor
 
 
 class Told:
-    """Samples told apart by factors, each of which few others have.
+    """Samples told apart by factors, as by the digits of a number: no two have the same.
 
     Args:
         n: How many.
@@ -26,39 +25,39 @@ class Told:
     def __init__(self, n: int, c: int, powers: int) -> None:
         generator = torch.Generator().manual_seed(0)
         up = 2.0 ** torch.arange(-powers, powers + 1, dtype=torch.float64, device="cpu")
-        every = torch.cat([up, -up])
-        turns = [
-            torch.randperm(len(every), generator=generator, device="cpu") for _ in range(math.ceil(n / len(every)))
-        ]
-        self.factors = every[torch.cat(turns)[:n]]
+        every = torch.cat([up, -up])[torch.randperm(4 * powers + 2, generator=generator, device="cpu")]
+        digits = [torch.arange(n, device="cpu")]
+        while digits[-1][-1] >= len(every):
+            digits.append(digits[-1] // len(every))
+        self.factors = torch.stack([every[digit % len(every)] for digit in digits])
         self.mix = torch.randn(c, generator=generator, dtype=torch.float64, device="cpu")
 
-    def cotangent(self, cotangents: Float[Tensor, "C N *out"]) -> Float[Tensor, "1 N *out"]:
-        """A mixture of cotangents, times the factor of each sample."""
+    def cotangents(self, cotangents: Float[Tensor, "C N *out"]) -> Float[Tensor, "K N *out"]:
+        """A mixture of cotangents, times each factor of each sample."""
         mixed = torch.tensordot(self.mix.to(cotangents), cotangents, 1)
-        return (mixed * self.factors.to(mixed).view(-1, *[1] * (mixed.dim() - 1))).unsqueeze(0)
+        return mixed * self.factors.to(mixed).view(*self.factors.shape, *[1] * (mixed.dim() - 1))
 
-    def inner_axis(self, d: Float[Tensor, "rows C1 K"]) -> tuple[bool | None, bool]:
-        """Are samples the inner axis of these rows (None: neither that nor the outer), and is it sure?
+    def inner_axis(self, d: Float[Tensor, "rows CK width"]) -> bool | None:
+        """Are samples the inner axis of these rows? None: neither that nor the outer.
 
         Args:
-            d: What came of the cotangents, and last of that of `cotangent`.
+            d: What came of the cotangents, and last of those of `cotangents`.
 
-        A row without a cotangent may be anyone's: it adds nothing. Where all others fit both it is not sure.
+        A row without a cotangent may be anyone's: it adds nothing.
         """
-        n = len(self.factors)
+        k, n = self.factors.shape
         if len(d) % n:
-            return None, True
-        rows, factors = torch.arange(len(d), device=d.device), self.factors.to(d)
-        base = torch.einsum("c,rck->rk", self.mix.to(d), d[:, :-1])
-        outer, inner = (_fits(base, d[:, -1], factors[axis]) for axis in (rows // (len(d) // n), rows % n))
-        fits = torch.stack([outer.all(), inner.all()]).tolist()
-        return (not fits[0] if any(fits) else None), not all(fits)
+            return None
+        rows, factors = torch.arange(len(d), device=d.device), self.factors.T.to(d)
+        base, seen = torch.einsum("c,rcw->rw", self.mix.to(d), d[:, :-k]), d[:, -k:]
+        outer, inner = (_fits(base, seen, factors[axis]).all() for axis in (rows // (len(d) // n), rows % n))
+        fits = torch.stack([outer, inner]).tolist()
+        return not fits[0] if any(fits) else None
 
 
 def _fits(
-    base: Float[Tensor, "rows K"], d: Float[Tensor, "rows K"], factor: Float[Tensor, " rows"]
-) -> Bool[Tensor, " rows"]:
-    """Whether each row is what it was, times its factor, up to rounding. Another factor is half or twice as large."""
-    wanted = base * factor.unsqueeze(1)
-    return torch.linalg.vector_norm(d - wanted, dim=1) <= 0.2 * torch.linalg.vector_norm(wanted, dim=1)
+    base: Float[Tensor, "rows width"], d: Float[Tensor, "rows K width"], factors: Float[Tensor, "rows K"]
+) -> Bool[Tensor, "rows K"]:
+    """Whether each row is what it was, times its factors, up to rounding. Another factor is half or twice as large."""
+    wanted = base.unsqueeze(1) * factors.unsqueeze(2)
+    return torch.linalg.vector_norm(d - wanted, dim=2) <= 0.2 * torch.linalg.vector_norm(wanted, dim=2)

@@ -55,7 +55,8 @@ def linear(module: nn.Linear, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
     if x.dim() < 2:
         raise NoRule("a vector without a sample axis")
     N, C, O = d.shape[0], d.shape[1], d.shape[-1]
-    x, d = x.reshape(N, -1, x.shape[-1]), d.reshape(N, C, -1, O)
+    d = d.reshape(N, C, -1, O)
+    x = x.reshape(N, d.shape[2], x.shape[-1])
     return {"weight": outer(x, d, module.weight.shape), "bias": Scale(None, d, torch.Size((O,)))}
 
 

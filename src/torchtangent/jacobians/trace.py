@@ -11,6 +11,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,7 +24,8 @@ from torchtangent.jacobians import fallback
 from torchtangent.jacobians.call import pull_back
 from torchtangent.jacobians.factors import Dense, LayerJacobian, Outer, Scale, merge, zero
 from torchtangent.jacobians.graph import Graph
-from torchtangent.jacobians.inputs import Inputs, leaves, wide
+from torchtangent.jacobians.inputs import Inputs, wide
+from torchtangent.jacobians.layout import find_strides
 from torchtangent.jacobians.rows import Told
 from torchtangent.jacobians.rules import NoRule
 from torchtangent.jacobians.uses import LayerUse, Use, read_graph
@@ -49,6 +51,7 @@ class Trace:
         others, unknown = read_graph(self.graph, {name: p for name, p in capture.params.items() if name in more})
         self.uses: list[Use] = [u for u in (use.without(more) for use in seen) if u.params]
         self.uses += others
+        self.uses = [u for u in self.uses if u.shape.numel()]  # of nothing there is no derivative
         self.uncovered = (unknown - set(self.unused)) | capture.uncovered
         if len(self.unused) == len(capture.params):
             raise ValueError(
@@ -71,6 +74,19 @@ class Trace:
     def signature(self) -> tuple[tuple[object, float], ...]:
         """Which layers were used, in which order, with how many rows for a sample: new ones are checked anew."""
         return tuple((u.key, u.rows / len(self.graph_outputs)) for u in self.uses)
+
+    @cached_property
+    def strides(self) -> list[int]:
+        """The stride of samples in the output of each use, or 0 where the graph does not tell (see layout.py)."""
+        found = find_strides(self.graph_outputs, self.graph)
+        return [found.get((use.edge.node, use.edge.output_nr), 0) for use in self.uses]
+
+    @property
+    def doubtful(self) -> set[int]:
+        """Uses whose rows may be any sample's, and have to be looked at (see rows.py)."""
+        n = len(self.graph_outputs)
+        unknown = [i for i, stride in enumerate(self.strides) if n > 1 and not stride]
+        return {i for i in unknown if self.uses[i].rows % n == 0 and not self.uncovered.issuperset(self.uses[i].params)}
 
     def units(self) -> Float[Tensor, "C N *out"]:
         """One unit cotangent for each output."""
@@ -99,12 +115,15 @@ class Trace:
                 rest.update(use.params)
                 continue
             for name, factor in factors.items():
-                pieces[name].append(replace(factor, origin=(i,)) if isinstance(factor, Outer | Scale) else factor)
+                if params[name].numel():
+                    pieces[name].append(replace(factor, origin=(i,)) if isinstance(factor, Outer | Scale) else factor)
         self.uncovered = rest
         found: dict[str, LayerJacobian] = {}
         if rest:
             found.update(self._fall_back(sorted(rest), cotangents))
             _orient(found, self.capture)
+            # Where it was not needed at the check, torch's rules for many samples at once are still to be checked.
+            self.capture.unproven |= rest - self.capture.uncovered - set(self.unused)
         for name, p in params.items():
             if name not in found:
                 found[name] = merge(pieces[name]) if pieces[name] else zero(n, c, wide(p.detach()))
@@ -116,26 +135,15 @@ class Trace:
     def _pull_to_uses(self, cotangents: Float[Tensor, "C N *out"]) -> Iterator[tuple[Use, Tensor, bool | None]]:
         """Each use, the cotangents of its output, and whether samples are the inner axis of its rows (None: neither).
 
-        That is looked at where it could be otherwise, once for batches of the same shape (see rows.py).
+        Where the graph does not tell, that is looked at, with every batch and all cotangents anew.
         """
-        n, c, known = len(self.graph_outputs), len(cotangents), self.capture.inner
-        shapes = tuple(t.shape for t in leaves(self.x))
-        keys = [(i, use.key, use.shape, shapes) for i, use in enumerate(self.uses)]
-        doubtful = {
-            i
-            for i, use in enumerate(self.uses)
-            if n > 1 and use.rows and (self.graph.irregular or (use.rows != n and keys[i] not in known))
-        }
+        n, c, doubtful = len(self.graph_outputs), len(cotangents), self.doubtful
         if doubtful:
             half = any(t.dtype in (torch.float16, torch.bfloat16) for t in (self.outputs, *(u.x for u in self.uses)))
             told = Told(n, c, powers=3 if half else 16)
-            cotangents = torch.cat([cotangents, told.cotangent(cotangents)])
+            cotangents = torch.cat([cotangents, told.cotangents(cotangents)])
         for i, (use, d) in enumerate(zip(self.uses, self._backward(cotangents), strict=True)):
-            inner = known.get(keys[i], False)
-            if i in doubtful:
-                inner, sure = told.inner_axis(use.by_row(d))
-                if sure and not self.graph.irregular:
-                    known[keys[i]] = inner
+            inner = told.inner_axis(use.by_row(d)) if i in doubtful else use.inner(self.strides[i], n)
             yield use, d[:, :c], inner
 
     def _backward(self, cotangents: Float[Tensor, "C N *out"]) -> list[Tensor]:

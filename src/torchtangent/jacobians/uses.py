@@ -47,6 +47,13 @@ class Use(ABC):
         """How many times its parameters are used, all samples together."""
         return self.shape[0]
 
+    def inner(self, stride: int, n: int) -> bool | None:
+        """Are n samples, with a stride in the output, the inner axis of the rows? None: neither that nor the outer."""
+        size = self.shape.numel()
+        if n == 1 or stride * n == size:
+            return False
+        return True if stride * self.rows == size else None
+
     @abstractmethod
     def by_row(self, d: Float[Tensor, "y0 C *y"]) -> Float[Tensor, "rows C K"]:
         """Cotangents of the output, row by row."""

@@ -148,5 +148,5 @@ def _measure(capture: Capture, trace: Trace, n: int) -> tuple[int, int]:
     rest = sum(capture.params[name].numel() for name in capture.uncovered)
     saved = trace.graph.saved_bytes(without=chain(capture.model.parameters(), capture.model.buffers()))
     fixed = max(item * (inputs + 2 * outputs), saved)
-    told = outputs if any(use.rows != n for use in trace.uses) else 0  # one cotangent more, to tell samples apart
+    told = 2 * outputs if trace.doubtful else 0  # a cotangent or two more, to tell samples apart
     return (fixed + item * told) // n, item * (outputs // n + rest)

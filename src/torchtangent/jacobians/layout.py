@@ -1,0 +1,235 @@
+"""Where the samples are in the tensors of a graph, as far as its operations tell.
+
+Entry i of a tensor, counted row by row, is that of sample (i // stride) % n. The stride of the outputs (N, *out) is the
+size of one; that of (T, N, features), where tokens come first, is the number of features. From there backward, each
+operation says in which axis of its argument samples are, given the axis of its result. Only those are known here that
+never bring one entry of that axis to the place of another, whatever the data is. Behind all others samples may be
+anywhere, and have to be looked for (see rows.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from torchtangent.jacobians.graph import Graph
+
+Shape = Sequence[int]
+Rule = Callable[[Any, int, int, Shape, Shape], int | None]
+
+
+def find_strides(f: Tensor, graph: Graph) -> dict[tuple[Node, int], int]:
+    """The stride of samples in each result of each node behind f (N, ...), or 0 where it is not known.
+
+    Entries that no output depends on may be counted to any sample.
+    """
+    n, root = len(f), f.grad_fn
+    found = {} if root is None else {(root, f.output_nr): f.numel() // n}
+    ready = [] if root is None else [root]
+    users = {node: len(graph.users[node]) for node in graph.nodes}
+    while ready:
+        node = ready.pop()
+        rule = _RULES.get(type(node).__name__)
+        results = [(m.shape, found[node, i]) for i, m in enumerate(node._input_metadata) if (node, i) in found]
+        for argument, (before, result) in enumerate(node.next_functions):
+            if before not in users:  # a leaf
+                continue
+            place, shape = (before, result), before._input_metadata[result].shape
+            strides = {_step(rule, node, argument, shape, after, stride, n) for after, stride in results}
+            strides.update([found[place]] if place in found else [])
+            found[place] = strides.pop() if len(strides) == 1 else 0
+            users[before] -= 1
+            if users[before] == 0:
+                ready.append(before)
+    return found
+
+
+def _step(rule: Rule | None, node: Node, argument: int, before: Shape, after: Shape, stride: int, n: int) -> int:
+    """The stride of an argument, given that of a result."""
+    if rule is None or stride == 0:
+        return 0
+    if rule is _view or (rule is _each and before == after):
+        return stride
+    axis, together = _locate(after, stride, n)
+    if axis is None:
+        return 0
+    try:
+        own = rule(node, argument, axis, before, after)
+    except AttributeError:  # what was saved has another name
+        return 0
+    if own is None or not 0 <= own < len(before) or before[own] != after[axis]:
+        return 0
+    return together * prod(before[own + 1 :])
+
+
+def _locate(shape: Shape, stride: int, n: int) -> tuple[int | None, int]:
+    """The axis that has all samples (None: several have), and how many of its entries in a row are one sample's."""
+    inner = 1
+    for axis in reversed(range(len(shape))):
+        outer = inner * shape[axis]
+        if stride < outer:
+            return (axis if stride % inner == 0 and outer % (stride * n) == 0 else None), stride // inner
+        inner = outer
+    return None, 0
+
+
+# Of an operation: the axis of an argument that an axis of the result is made of, entry by entry; None if there is none.
+
+
+def _view(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> None:
+    """The same entries in the same order."""
+
+
+def _each(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int:
+    """Entry by entry, with missing axes in front; one that is repeated has another size."""
+    return axis - (len(after) - len(before))
+
+
+def _same(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int:
+    """With more or fewer entries in an axis, or one more axis behind."""
+    return axis
+
+
+def _first(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
+    """What is done with each entry of the first axis on its own."""
+    return 0 if axis == 0 and argument == 0 else None
+
+
+def _firsts(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
+    """The same for three: queries, keys and values, or the gates and the state of a cell."""
+    return 0 if axis == 0 and argument < 3 else None
+
+
+def _leading(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
+    """Normalized over the last axes."""
+    return axis if argument == 0 and axis < len(before) - len(node._saved_normalized_shape) else None
+
+
+def _batch_norm(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
+    """Channels, or everything that is normalized by what was known before."""
+    return axis if argument == 0 and (axis == 1 or not node._saved_training) else None
+
+
+def _product(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
+    """Rows of the first matrix, columns of the second, or which of many."""
+    return axis if axis in ((0, len(after) - 2) if argument == 0 else (len(after) - 3, len(after) - 1)) else None
+
+
+def _added_product(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
+    rule = _product if argument else _each
+    return rule(node, argument - 1, axis, before, after)
+
+
+def _vector_product(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
+    return axis if argument == 0 else None
+
+
+def _along(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
+    """What is done along some axes and keeps the others."""
+    return None if axis in _axes(node, len(before)) else axis
+
+
+def _reduced(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int:
+    """Without some axes, or with one entry in them."""
+    if node._saved_keepdim:
+        return axis
+    gone = _axes(node, len(before))
+    return [i for i in range(len(before)) if i not in gone][axis]
+
+
+def _part(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int:
+    """At one place of an axis."""
+    (gone,) = _axes(node, len(before))
+    return axis + (axis >= gone)
+
+
+def _stack(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
+    (new,) = _axes(node, len(after))
+    return None if axis == new else axis - (axis > new)
+
+
+def _moved(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int:
+    return _signed(node._saved_dims[axis]) % len(before)
+
+
+def _swapped(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int:
+    a, b = (_signed(axis) % len(before) for axis in (node._saved_dim0, node._saved_dim1))
+    return {a: b, b: a}.get(axis, axis)
+
+
+def _transposed(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int:
+    return len(before) - 1 - axis
+
+
+def _padded(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
+    """The last axes first, at both ends; cut where it is negative."""
+    return None if any(node._saved_pad[2 * (len(before) - 1 - axis) :][:2]) else axis
+
+
+def _axes(node: Any, dims: int) -> set[int]:
+    """What a node was told to work along; without any it is all."""
+    saved = node._saved_dims if hasattr(node, "_saved_dims") else node._saved_dim
+    given = saved if isinstance(saved, tuple) else () if saved is None else (saved,)
+    return {_signed(axis) % dims for axis in given} or set(range(dims))
+
+
+def _signed(number: int) -> int:
+    """Nodes show negative numbers as those of an unsigned type."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def _named(rule: Rule, names: str, numbers: Sequence[int] = (0,)) -> dict[str, Rule]:
+    """Torch numbers the ways to call an operation."""
+    return {f"{name}Backward{number}": rule for name in names.split() for number in numbers}
+
+
+_RULES: dict[str, Rule] = {
+    **_named(_view, "Alias ReshapeAlias UnsafeView View"),
+    **_named(_view, "Squeeze Unsqueeze", range(6)),
+    **_named(
+        _each,
+        "Abs Acos Acosh Add Addcdiv Addcmul Angle Asin Asinh Atan Atan2 Atanh Ceil Celu Clamp ClampMax ClampMin Clone "
+        "Complex Conj Copysign Cos Cosh Div Elu Erf Erfc Erfinv Exp Exp2 Expand Expm1 Floor Fmax Fmin Fmod Gelu "
+        "Hardshrink Hardsigmoid Hardswish Hardtanh Hypot LeakyRelu Lerp Lgamma Log Log10 Log1P Log2 LogSigmoid "
+        "Logaddexp Logaddexp2 Logit MaskedFill Maximum Minimum Mish Mul NanToNum NativeDropout Neg Pow PreluKernel "
+        "Reciprocal Relu Remainder Repeat Round RreluWithNoise Rsqrt Rsub Sgn Sigmoid Sign Silu Sin Sinc "
+        "Sinh Softplus Softshrink Sqrt Sub Tan Tanh Threshold ToCopy Tril Triu Trunc Where Xlogy",
+        range(4),
+    ),
+    **_named(_same, "Slice ViewAsComplex ViewAsReal"),
+    **_named(
+        _first,
+        "AdaptiveAvgPool2D AdaptiveAvgPool3D AdaptiveMaxPool2D AdaptiveMaxPool3D AvgPool2D AvgPool3D ChannelShuffle "
+        "Col2Im Convolution Im2Col MaxPool2DWithIndices MaxPool3DWithIndices NativeGroupNorm PixelShuffle "
+        "PixelUnshuffle ReflectionPad1D ReflectionPad2D ReflectionPad3D ReplicationPad1D ReplicationPad2D "
+        "ReplicationPad3D UpsampleBicubic2D UpsampleBilinear2D UpsampleLinear1D UpsampleNearest1D UpsampleNearest2D "
+        "UpsampleNearest3D UpsampleNearestExact1D UpsampleNearestExact2D UpsampleNearestExact3D UpsampleTrilinear3D",
+    ),
+    **_named(
+        _firsts,
+        "ScaledDotProductCudnnAttention ScaledDotProductEfficientAttention ScaledDotProductFlashAttention "
+        "ScaledDotProductFlashAttentionForCpu ThnnFusedGruCell ThnnFusedLstmCell",
+    ),
+    **_named(_leading, "NativeLayerNorm FusedRmsNorm"),
+    **_named(_batch_norm, "NativeBatchNorm CudnnBatchNorm"),
+    **_named(_product, "Mm Bmm"),
+    **_named(_added_product, "Addmm Baddbmm"),
+    **_named(_vector_product, "Mv"),
+    **_named(
+        _along,
+        "Cat Cumprod Cumsum FftC2C FftC2R FftR2C Flip Gather Glu IndexSelect LogSoftmax Logcumsumexp Roll SafeSoftmax "
+        "Softmax Sort Split SplitWithSizes Topk UnsafeSplit UnsafeSplitWithSizes",
+    ),
+    **_named(_reduced, "Amax Amin LinalgVectorNorm Logsumexp Max Min Std StdMean Var VarMean"),
+    **_named(_reduced, "Mean Median Prod Sum", (1,)),
+    **_named(_part, "Select Unbind"),
+    **_named(_stack, "Stack"),
+    **_named(_moved, "Permute"),
+    **_named(_swapped, "Transpose", range(2)),
+    **_named(_transposed, "T", range(2)),
+    **_named(_padded, "ConstantPadNd"),
+}
