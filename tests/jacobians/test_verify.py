@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import oracle
 import pytest
 import torch
@@ -61,3 +64,71 @@ def test_a_fallback_that_was_not_needed_at_the_check(outputs: int) -> None:
 
     model, x = Reversed().double(), torch.randn(4, 3, dtype=torch.float64)
     assert_close(tt.jacobian(model, x).dense(), oracle.jacobian(model, x))
+
+
+class Prototypes(nn.Module):
+    """Distances to some points, of which torch's derivative is wrong for several cotangents at once."""
+
+    def __init__(self, body: nn.Module, **options: Any) -> None:
+        super().__init__()
+        self.body, self.points, self.options = body, nn.Parameter(torch.randn(3, 4)), options
+
+    def forward(self, x: Tensor) -> Tensor:
+        return -torch.cdist(self.body(x), self.points, **self.options)
+
+
+class Share(nn.Module):
+    """A number that is no tensor's factor by itself, as in graph networks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eps, self.head = nn.Parameter(torch.tensor(0.3)), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head((1 + self.eps) * x) / (2 - self.eps)
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Prototypes(nn.Identity()),
+        lambda: Prototypes(nn.Linear(4, 4)),
+        lambda: Prototypes(nn.Linear(4, 4), p=1.0),
+        lambda: Prototypes(nn.Linear(4, 4), compute_mode="donot_use_mm_for_euclid_dist"),
+        Share,
+    ],
+)
+def test_what_torch_gets_wrong_for_several_cotangents(make: Callable[[], nn.Module]) -> None:
+    model, x = make().double(), torch.randn(6, 4, dtype=torch.float64)
+    J = oracle.jacobian(model, x)
+    assert_close(tt.jacobian(model, x).dense(), J)
+    assert_close(tt.ntk(model, x), torch.einsum("ncp,mep->nmce", J, J))
+    F = torch.einsum("ncp,ncq->pq", J, J) / len(x)
+    assert_close(tt.fisher(model, (x, None), tt.Dense, likelihood="gaussian").dense(), F)
+
+
+class Experts(nn.Module):
+    """Each sample goes to its expert, which takes the first three only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(4, 3) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = (x[:, 0] > 0).long()
+        rank = torch.stack([(chosen == k).flip(0).cumsum(0).flip(0) for k in range(2)], 1).gather(1, chosen[:, None])
+        f = torch.stack([expert(x) for expert in self.experts], 1)[torch.arange(len(x)), chosen]
+        return f * (rank <= 3)
+
+
+@pytest.mark.parametrize("ask", ["jacobian", "ntk", "fisher"])
+def test_samples_that_interact_in_large_batches_only(ask: str) -> None:
+    model, x = Experts(), torch.randn(20, 4)
+    asks = {
+        "jacobian": lambda: tt.jacobian(model, x).dense(),
+        "ntk": lambda: tt.ntk(model, x),
+        "fisher": lambda: tt.fisher(model, (x, None), tt.Diagonal),
+    }
+    with pytest.raises(ValueError, match=r"first 2 samples change by .* in a batch of \d+, as where experts"):
+        asks[ask]()

@@ -16,13 +16,23 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
 from torchtangent.jacobians.call import Network
-from torchtangent.jacobians.inputs import Inputs, Output, batch_size, check_devices, check_finite, versions
+from torchtangent.jacobians.inputs import (
+    Inputs,
+    Output,
+    batch_size,
+    check_devices,
+    check_finite,
+    leaves,
+    map_leaves,
+    take,
+    versions,
+)
 from torchtangent.jacobians.modes import check_autograd, check_modes, unwrapped
 from torchtangent.jacobians.rules import RULES
 from torchtangent.jacobians.select import Params, select
 from torchtangent.jacobians.trace import Trace
 from torchtangent.jacobians.uses import LayerUse
-from torchtangent.jacobians.verify import verify
+from torchtangent.jacobians.verify import check_in_batch, verify
 from torchtangent.notice import warn
 from torchtangent.operators.space import Space
 
@@ -51,6 +61,7 @@ class Capture:
         self.unproven: set[str] = set()  # parameters whose gradient was zero when they were checked
         self.loop = False  # the fallback cannot vectorize over samples
         self.batched = True  # backward passes of all cotangents can run as one
+        self._few: tuple[Inputs, Tensor] | None = None  # the samples that were looked at, and their outputs
         self.push: Callable | None = None  # how J v is computed for this model (see products.py)
         self.state = self._state()
         self.signatures: dict[tuple, int] = {}  # the patterns of use that were checked, and with how many samples
@@ -62,6 +73,10 @@ class Capture:
         """Run the model on a batch and record it; the first batch is also checked."""
         trace = self.check(x) or self.record(x)
         n = len(trace.outputs)
+        if self._few is not None and n > len(self._few[1]):
+            (few, outputs), self._few = self._few, None
+            if all(map(torch.equal, leaves(few), leaves(take(x, slice(0, len(outputs)))))):
+                check_in_batch(outputs, trace.outputs)
         return trace if self.signatures.get(trace.signature, 0) >= min(2, n) else verify(self, x, samples=n)
 
     def check(self, x: Inputs) -> Trace | None:
@@ -76,6 +91,7 @@ class Capture:
         if max(self.signatures.values(), default=0) >= min(2, n):
             return None
         trace = verify(self, x, samples=min(n, 2))
+        self._few = map_leaves(Tensor.clone, trace.x), trace.outputs.detach()
         return trace if n <= 2 else None
 
     def check_unmoved(self) -> None:

@@ -93,6 +93,8 @@ def find_operations(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[tu
             parts = list(_parts(graph, id(p), [stand_in], p.shape))
             if len({node for node, _ in parts}) < len(parts):
                 raise NoRule("twice in one operation")
+            if any(not shape_of(node) for node, _ in parts):
+                raise NoRule("its result is one number for all samples")
         except (NoRule, RuntimeError, AttributeError, ZeroDivisionError):  # also: what was saved has another name
             unknown.add(name)
             continue

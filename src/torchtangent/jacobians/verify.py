@@ -1,9 +1,10 @@
 """Every capture checks itself on its first batch: against autograd's own gradient, and for mixed samples.
 
-Factors are captured with a random cotangent r[n,c] on a few samples; a number u[n] is then applied to them sample by
-sample, and the result must be autograd's gradient of Σ u r f. One of the two would not do: without u a wrong sample
-axis cannot be seen, and without r not one that matters only for cotangents that differ between samples. Parameters
-that fail go to the fallback, which is held to the same test.
+Factors are captured with random cotangents r[n,c] on a few samples, with two of them, as torch's derivatives of some
+operations are wrong for several; a number u[n] is then applied to them sample by sample, and the result must be
+autograd's gradient of Σ u r f. One of the two would not do: without u a wrong sample axis cannot be seen, and without r
+not one that matters only for cotangents that differ between samples. Parameters that fail go to the fallback, which is
+held to the same test.
 """
 
 from __future__ import annotations
@@ -18,10 +19,18 @@ from torch import Tensor
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import Inputs, check_finite, take
+from torchtangent.notice import listed
 
 if TYPE_CHECKING:
     from torchtangent.jacobians.capture import Capture
     from torchtangent.jacobians.trace import Trace
+
+
+_ROUGHLY = 0.05  # of the largest output: kernels may be computed in 16 bits
+_NOT_APART = (
+    "Per-sample Jacobians are not defined. Call model.eval(), remove what depends on the whole batch or on chance, and "
+    "see to it that samples are the first axis of inputs and outputs (for attention: batch_first=True, or transpose)."
+)
 
 
 @float32_products()
@@ -41,10 +50,22 @@ def verify(capture: Capture, x: Inputs, samples: int) -> Trace:
     before, capture.unproven = capture.unproven, set()
     layers = trace.pull(r)
     wrong = _mismatches(trace, layers, r, u)
+    if wrong and capture.batched:
+        capture.batched = False
+        layers, before_that = trace.pull(r), wrong
+        wrong = _mismatches(trace, layers, r, u)
+        capture.batched = wrong == before_that  # else it was torch's pass for several cotangents that is wrong
     trace.uncovered |= wrong
     capture.uncovered |= trace.uncovered
     if wrong and not capture.loop:
-        capture.loop = bool(_mismatches(trace, trace.pull(r), r, u))
+        still = _mismatches(trace, trace.pull(r), r, u)
+        capture.loop = bool(still)
+        if still:
+            capture.say_once(
+                "loop",
+                f"The Jacobian of {listed(sorted(still))} is computed sample by sample (exact, but slow): what torch "
+                "computes for several samples or cotangents at once is wrong.",
+            )
     enough = min(2, samples)
     alive = _alive(layers)
     capture.unproven = {
@@ -99,10 +120,18 @@ def _check_samples_apart(capture: Capture, few: Inputs, together: Tensor) -> Non
         if gap > torch.finfo(alone.dtype).eps ** 0.5 * together.abs().max().clamp(min=1e-3):
             raise ValueError(
                 f"The model mixes samples or is random: its output for sample {i} changes by {gap:.1e} when the "
-                "sample is alone instead of inside a batch. Per-sample Jacobians are not defined. "
-                "Call model.eval(), remove what depends on the whole batch or on chance, and see to it that samples "
-                "are the first axis of inputs and outputs (for attention: batch_first=True, or transpose)."
+                f"sample is alone instead of inside a batch. {_NOT_APART}"
             )
+
+
+def check_in_batch(few: Tensor, outputs: Tensor) -> None:
+    """Samples must have the same outputs in a whole batch, up to the precision of any dtype, as when they were few."""
+    gap = (outputs[: len(few)].detach() - few).abs().max()
+    if gap > max(_ROUGHLY, torch.finfo(few.dtype).eps ** 0.5) * few.abs().max().clamp(min=1e-3):
+        raise ValueError(
+            f"The model mixes samples or is random: its outputs for the first {len(few)} samples change by {gap:.1e} "
+            f"in a batch of {len(outputs)}, as where experts have a capacity. {_NOT_APART}"
+        )
 
 
 def _seed(seed: int) -> None:
@@ -113,11 +142,11 @@ def _seed(seed: int) -> None:
 
 
 def _random_probe(f: Tensor) -> tuple[Tensor, Tensor]:
-    """A random cotangent r, (1, N, *out), and u (N, 1) to weigh the samples, far from each other."""
-    r = torch.randn(1, *f.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
+    """Random cotangents r, (2, N, *out), and u (N, 2) to weigh the samples, far from each other."""
+    r = torch.randn(2, *f.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
     number = torch.arange(len(f), dtype=torch.float64, device="cpu")
     u = (1 + number / len(f)) * (-1) ** number
-    return r.to(f), u.unsqueeze(1).to(f)
+    return r.to(f), torch.stack([u, 0.6 * u.flip(0)], 1).to(f)
 
 
 def _mismatches(trace: Trace, layers: dict[str, LayerJacobian], r: Tensor, u: Tensor) -> set[str]:
