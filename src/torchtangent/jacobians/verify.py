@@ -47,6 +47,7 @@ def verify(capture: Capture, x: Inputs, samples: int) -> Trace:
     if samples > 1:
         _check_samples_apart(capture, few, trace.outputs)
     r, u = _random_probe(trace.outputs)
+    capture.batched = capture.batched and len(r) > 1  # else it would not be checked
     before, capture.unproven = capture.unproven, set()
     layers = trace.pull(r)
     wrong = _mismatches(trace, layers, r, u)
@@ -142,11 +143,12 @@ def _seed(seed: int) -> None:
 
 
 def _random_probe(f: Tensor) -> tuple[Tensor, Tensor]:
-    """Random cotangents r, (2, N, *out), and u (N, 2) to weigh the samples, far from each other."""
-    r = torch.randn(2, *f.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
+    """Random cotangents r, (C, N, *out) with C = 2 or less, and u (N, C) to weigh the samples, far from each other."""
+    c = min(2, f[0].numel())
+    r = torch.randn(c, *f.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
     number = torch.arange(len(f), dtype=torch.float64, device="cpu")
     u = (1 + number / len(f)) * (-1) ** number
-    return r.to(f), torch.stack([u, 0.6 * u.flip(0)], 1).to(f)
+    return r.to(f), torch.stack([u, 0.6 * u.flip(0)][:c], 1).to(f)
 
 
 def _mismatches(trace: Trace, layers: dict[str, LayerJacobian], r: Tensor, u: Tensor) -> set[str]:
