@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import oracle
@@ -760,7 +761,7 @@ def test_weights_without_kronecker_factors_are_said(representation: Any) -> None
 
 
 @pytest.mark.parametrize(
-    "representation", [tt.BlockDiagonal, tt.KFAC, tt.EKFAC, tt.QuasiDiagonal, tt.Dense, tt.Diagonal]
+    "representation", [tt.BlockDiagonal, tt.KFAC, tt.EKFAC, tt.QuasiDiagonal, tt.Dense, tt.Diagonal, tt.Implicit]
 )
 def test_models_of_two_dtypes(representation: Any) -> None:
     class Two(nn.Module):
@@ -776,7 +777,7 @@ def test_models_of_two_dtypes(representation: Any) -> None:
     F = tt.fisher(model, (x, None), representation)
     assert F.dtype == torch.float64
     v = torch.randn(F.size, dtype=torch.float64)
-    wanted = tt.fisher(model.double(), (x.double(), None), representation)
+    wanted = tt.fisher(copy.deepcopy(model).double(), (x.double(), None), representation)
     assert_close(F @ v, wanted @ v, 1e-5)
     assert_close(F.solve(v, damping=0.1), wanted.solve(v, damping=0.1), 1e-5)
 

@@ -104,6 +104,11 @@ class Capture:
                     "belong to another function. Make it again, or keep a copy of the model."
                 )
 
+    def rounding(self, f: Tensor) -> float:
+        """What may be left of outputs that should be equal, relative to them: √ε of the coarsest dtype."""
+        kinds = {t.dtype for t in (f, *self.params.values(), *self.model.buffers()) if t.is_floating_point()}
+        return max(torch.finfo(kind).eps for kind in kinds) ** 0.5
+
     def outputs(self, x: Inputs) -> Float[Tensor, "N *out"]:
         """f(x), without a graph."""
         with self.network.undisturbed(), torch.no_grad():

@@ -81,7 +81,7 @@ def _adjoint(
     v = {name: noise(p.detach(), generator) for name, p in capture.params.items()}
     f, w = forth(v)
     u = noise(f, generator)
-    return is_adjoint(u, w, back(u), v, torch.finfo(f.dtype).eps ** 0.5)
+    return is_adjoint(u, w, back(u), v, capture.rounding(f))
 
 
 def noise(like: Tensor, generator: torch.Generator) -> Tensor:

@@ -118,7 +118,7 @@ def _check_samples_apart(capture: Capture, few: Inputs, together: Tensor) -> Non
             alone = capture.network(take(few, slice(i, i + 1))).detach()
         check_finite(alone)
         gap = (alone[0] - together[i]).abs().max()
-        if gap > torch.finfo(alone.dtype).eps ** 0.5 * together.abs().max().clamp(min=1e-3):
+        if gap > capture.rounding(alone) * together.abs().max().clamp(min=1e-3):
             raise ValueError(
                 f"The model mixes samples or is random: its output for sample {i} changes by {gap:.1e} when the "
                 f"sample is alone instead of inside a batch. {_NOT_APART}"
