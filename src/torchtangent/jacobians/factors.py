@@ -24,6 +24,7 @@ from torchtangent.operators.product import add_products, product
 
 _CHUNK_BYTES = {"cpu": 1 << 24, "cuda": 1 << 30}  # working set of a contraction: a cache, or enough to fill a GPU
 _LARGE_CONVOLUTION = 1 << 23  # multiplications for J of a sample: fewer take less time than the call
+_IN_CACHE = 1 << 22  # bytes of J at a time, where it is formed on a CPU to be squared
 _WRITE_COST = 64  # multiplications that cost as much as writing, reading and squaring one entry of J
 
 
@@ -159,12 +160,15 @@ class Outer(LayerJacobian):
                 if S > 1:
                     dd[_off_diagonal(S)] *= 2
                 add_products(total, dd.flatten(1, 2).mT, aa.flatten(1, 2))
+        elif self.d.device.type == "cpu" and C * O * I * item > _IN_CACHE:
+            for part in self.chunks(G * S * (C * O + I) * item):
+                d = part.d.permute(0, 1, 4, 2, 3).reshape(-1, O * C, S)
+                for i, (own, a) in enumerate(zip(d, part.a_by_sample.flatten(0, 1), strict=True)):
+                    _add_squares(total[i % G], own, a, C)
         else:
-            buffer = None  # one for all pieces: fresh memory costs more than the product
             for part in self.chunks(G * C * O * I * item):
                 d = part.d.transpose(3, 4).reshape(-1, C * O, S)
-                buffer = d.new_empty(len(d), C * O, I) if buffer is None else buffer
-                J = product(d, part.a_by_sample.reshape(-1, S, I), buffer[: len(d)])
+                J = product(d, part.a_by_sample.reshape(-1, S, I))
                 total += J.square_().view(-1, G, C, O, I).sum((0, 2))
         return total
 
@@ -348,6 +352,13 @@ def merge(uses: Sequence[LayerJacobian]) -> LayerJacobian:
 
 def _joined(parts: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     return sum(parts, ())
+
+
+def _add_squares(total: Float[Tensor, "O I"], d: Float[Tensor, "OC S"], a: Float[Tensor, "S I"], c: int) -> None:
+    """Add Σ_c J² of one sample, with J = d a formed some rows at a time: they are summed while they are in the cache."""
+    rows = max(1, _IN_CACHE // (c * a.shape[1] * a.element_size()))
+    for own, place in zip(d.split(rows * c), total.split(rows), strict=True):
+        place += product(own, a).square_().view(-1, c, a.shape[1]).sum(1)
 
 
 def _here(a: Tensor) -> Tensor:
