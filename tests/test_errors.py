@@ -690,3 +690,27 @@ def test_arguments_in_another_order(tmp_path: Path) -> None:
     path.write_bytes(b"no")
     with pytest.raises(ValueError, match=r"fisher\.safetensors' is no safetensors file, or not a whole one"):
         tt.load(path)
+
+
+def test_a_model_for_a_fixed_number_of_samples_is_explained() -> None:
+    class Graph(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+            self.register_buffer("neighbours", torch.eye(5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.neighbours @ self.layer(x)
+
+    with pytest.raises(RuntimeError) as caught:
+        tt.jacobian(Graph(), torch.randn(5, 3))
+    assert "((2, 3)), samples first: it sees parts of a batch, and must work for any number" in caught.value.__notes__[0]
+
+
+def test_a_result_that_is_not_there() -> None:
+    class Two(nn.Linear):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+            return super().forward(x), x
+
+    with pytest.raises(ValueError, match="output=5 would pick one of several results, and the model returns 2 results"):
+        tt.jacobian(Two(3, 2), torch.randn(4, 3), output=5)

@@ -52,8 +52,12 @@ class Network:
                 result = torch.func.functional_call(self.model, replaced, args, kwargs, tie_weights=False)
             else:
                 result = self.model(*args, **kwargs)
-        except (TypeError, IndexError, ValueError) as error:
-            error.add_note(f"The model was called with {_described(args, kwargs)}, samples first.")
+        except (RuntimeError, TypeError, IndexError, ValueError) as error:
+            if not getattr(error, "__notes__", None):
+                error.add_note(
+                    f"The model was called with {_described(args, kwargs)}, samples first: it sees parts of a batch, "
+                    "and must work for any number of samples."
+                )
             raise
         n = batch_size(x)
         try:

@@ -355,7 +355,7 @@ def _joined(parts: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _add_squares(total: Float[Tensor, "O I"], d: Float[Tensor, "OC S"], a: Float[Tensor, "S I"], c: int) -> None:
-    """Add Σ_c J² of one sample, with J = d a formed some rows at a time: they are summed while they are in the cache."""
+    """Add Σ_c J² of one sample, with J = d a formed some rows at a time, which are summed in the cache."""
     rows = max(1, _IN_CACHE // (c * a.shape[1] * a.element_size()))
     for own, place in zip(d.split(rows * c), total.split(rows), strict=True):
         place += product(own, a).square_().view(-1, c, a.shape[1]).sum(1)

@@ -130,6 +130,9 @@ def find(result: Any, output: Output) -> Any:
                 f"output={output} would pick one of several results, and the model returns a tensor. For one of its "
                 f"outputs pass output=lambda f: f[:, {output}]."
             )
+        if not isinstance(result, tuple | list) or not -len(result) <= output < len(result):
+            has = f"{len(result)} results" if isinstance(result, tuple | list) else f"a {type(result).__name__}"
+            raise ValueError(f"output={output} would pick one of several results, and the model returns {has}.")
         return result[output]
     if output is not None and not isinstance(output, str):
         raise ValueError(f"output should be a function of the model's result, a name or a number, got {output!r}.")
