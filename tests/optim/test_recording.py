@@ -476,3 +476,67 @@ def test_what_is_unfrozen_too_late_is_told(method) -> None:
     F.cross_entropy(model(x), y).backward()
     opt.step()
     assert not torch.equal(before, model[0].weight)
+
+
+class Rows(nn.Module):
+    """A layer that sees the tokens of all samples as rows: sample by sample, token by token, or from the middle on."""
+
+    def __init__(self, order: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.head, self.order = nn.Linear(4, 5).double(), nn.Linear(5, 3).double(), order
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, tokens = x.shape[:2]
+        if self.order == "tokens first":
+            h = self.layer(x.transpose(0, 1).reshape(tokens * n, -1)).view(tokens, n, -1).transpose(0, 1)
+        elif self.order == "turned":
+            h = self.layer(x.roll(1, 0).reshape(n * tokens, -1)).view(n, tokens, -1).roll(-1, 0)
+        else:
+            h = self.layer(x.reshape(n * tokens, -1)).view(n, tokens, -1)
+        return self.head(torch.tanh(h).sum(1))
+
+
+@pytest.mark.parametrize("tokens", [3, 8])
+def test_rows_in_another_order_are_told_by_the_graph(method, tokens: int) -> None:
+    x, y = torch.randn(4, tokens, 4).double(), torch.randint(0, 3, (4,))
+    found = []
+    for order in ("tokens first", "samples first"):
+        model = Rows(order)
+        opt = method(model, LR, EPS, kl_clip=None, basis_every=1)
+        for _ in range(3):
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+        assert "mean gradients" not in opt.explain()
+        found.append(flat(model))
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
+
+
+def test_rows_that_may_be_anyones_are_said(method) -> None:
+    model, x, y = Rows("turned"), torch.randn(4, 3, 4).double(), torch.randint(0, 3, (4,))
+    opt = method(model, LR, EPS)
+    F.cross_entropy(model(x), y).backward()
+    with pytest.warns(tt.TangentWarning, match="of 12 rows for 4 samples it is not known which are whose"):
+        opt.step()
+
+
+class Positions(nn.Module):
+    """A layer for positions, which are the same for all samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places, self.head = nn.Linear(2, 4).double(), nn.Linear(4, 3).double()
+        self.register_buffer("grid", torch.randn(8, 2).double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(x + self.places(self.grid)).sum(1))
+
+
+def test_rows_for_all_samples_are_no_samples(method) -> None:
+    """Although there are twice as many."""
+    model, x, y = Positions(), torch.randn(4, 8, 4).double(), torch.randint(0, 3, (4,))
+    opt = method(model, LR, EPS)
+    F.cross_entropy(model(x), y).backward()
+    with pytest.warns(tt.TangentWarning, match=r"places.* of 8 rows for 4 samples it is not known which are whose"):
+        opt.step()

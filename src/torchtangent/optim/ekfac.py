@@ -29,10 +29,11 @@ class EKFAC(Preconditioned):
     - scalings="average" (EKFAC-ra): s ← α s + (1 − α) N (Uᵀ∇)², a running average over mean gradients, which starts at
       KFAC's eigenvalues with each new basis. Cheaper: samples are needed only when U is renewed.
 
-    Samples are the first axis of the model's input, and of every layer's (a layer that sees n·k rows has k consecutive
-    ones for each of the n samples), or the second where tokens come first, if that can be told. Two calls of equally
-    many samples before one backward are two views of the same samples, with a warning; to accumulate gradients, call
-    backward after each.
+    Samples are the first axis of the model's input and output. Where they are in the layers is read off autograd's
+    graph: n·k rows may be k consecutive ones for each of n samples, or come token by token. Where it does not tell
+    (functions of one's own, checkpoints, compiled parts, a loss as output) they are taken to be the first. Two calls of
+    equally many samples before one backward are two views of the same samples, with a warning; to accumulate gradients,
+    call backward after each.
 
     A step that is too long makes the curvature of one batch stale before it is renewed: `kl_clip` bounds it, whatever
     the rate and momentum. Where it does (`opt.clipped` counts), `lr` and its schedule matter little. Where the loss

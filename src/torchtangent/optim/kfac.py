@@ -26,10 +26,11 @@ class KFAC(Preconditioned):
     Martens (2016) for convolutions. With damping_rule="single" the product itself is damped, (B ⊗ A + ε)⁻¹, in its
     eigenbasis.
 
-    Samples are the first axis of the model's input, and of every layer's (a layer that sees n·k rows has k consecutive
-    ones for each of the n samples), or the second where tokens come first, if that can be told. Two calls of equally
-    many samples before one backward are two views of the same samples, with a warning; to accumulate gradients, call
-    backward after each.
+    Samples are the first axis of the model's input and output. Where they are in the layers is read off autograd's
+    graph: n·k rows may be k consecutive ones for each of n samples, or come token by token. Where it does not tell
+    (functions of one's own, checkpoints, compiled parts, a loss as output) they are taken to be the first. Two calls of
+    equally many samples before one backward are two views of the same samples, with a warning; to accumulate gradients,
+    call backward after each.
 
     Options are those of `EKFAC`, which says more about them.
 

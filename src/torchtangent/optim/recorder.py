@@ -11,10 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from torchtangent.jacobians.call import eagerly, engine_at_work, engine_at_work_anywhere
+from torchtangent.jacobians.graph import Graph
+from torchtangent.jacobians.layout import find_strides
 from torchtangent.jacobians.operations import Operation
 from torchtangent.optim.attention import Projection, Unread, has_tokens_first, projections, samples_of, tokens_first
 from torchtangent.optim.uses import Batch, Call, Use, version_of
@@ -42,6 +45,7 @@ class Recorder:
         self._axis = 0  # of samples in the model's input
         self._inputs: set[tuple] = set()  # where these are
         self._inside = False  # whether the model is being called, not a part of it
+        self._edges: list[tuple[GradientEdge, dict[str, int]]] = []  # outputs of its layers, and where to say of what
         self._parts: dict[str, int] | None = None  # rows of the parts that were called instead, if any were
         self._current: Batch | None = None
         self._met: dict[int, list[Batch]] = defaultdict(list)  # the batches that a pass came to so far
@@ -99,7 +103,7 @@ class Recorder:
         if self._current in self.batches:
             self._current = None
         self.batches = []
-        self._inside = False  # nor is it after a call that failed
+        self._inside, self._edges = False, []  # nor is it after a call that failed
         self._met.clear()
         self._reached, self._added, self._left = set(), set(), {}
         self.witness.clear()
@@ -153,7 +157,7 @@ class Recorder:
                 self.follow()
         first, every = ([t for t in _tensors(x) if t.dim() > self._axis] for x in (args[:1], [*args, *kwargs.values()]))
         self._inputs = {_place(t) for t in every}
-        self._inside, self._parts = True, None
+        self._inside, self._parts, self._edges = True, None, []
         if every:
             told = any(t.shape[self._axis] != 1 for t in first)
             self._open(_samples(first if told else every, self._axis))
@@ -163,12 +167,14 @@ class Recorder:
     @eagerly
     def _end(self, _: nn.Module, args: tuple[Any, ...], y: Any) -> None:
         """The model was called: a pass that comes to its output comes to its batch."""
-        batch, inside = self._current, self._inside
-        self._inside = False
+        batch, inside, edges = self._current, self._inside, self._edges
+        self._inside, self._edges = False, []
         if inside and batch is not None:
-            for t in _tensors(y):
-                if t.grad_fn is not None:
-                    t.register_hook(partial(self._meet, batch))
+            outputs = [t for t in _tensors(y) if t.grad_fn is not None]
+            for t in outputs:
+                t.register_hook(partial(self._meet, batch))
+            if edges and self._axis == 0 and batch.samples > 1:
+                _tell_strides([t for t in outputs if t.dim() and len(t) == batch.samples], edges)
 
     def _meet(self, batch: Batch, _: Tensor | None = None) -> None:
         met = self._met[torch._C._current_graph_task_id()]
@@ -255,8 +261,11 @@ class Recorder:
         if self._handles and not _by_others():
             x, training = x.detach(), module.training
             axis = self._axis if axis is None and _place(x) in self._inputs else axis
-            version = version_of(x)
-            make = partial(_called, version=version, training=training, axis=axis, doubt=doubt)
+            told: dict[str, int] = {}
+            if self._inside and path in self.wanted:
+                self._edges.append((get_gradient_edge(y), told))
+            known = {"version": version_of(x), "training": training, "axis": axis, "doubt": doubt}
+            make = partial(_called, known=known, told=told)
             self._expect(y.register_hook, path, len(x), make, x)
 
     @eagerly
@@ -316,8 +325,23 @@ class Recorder:
         register(arrived)
 
 
-def _called(d: Tensor, x: Tensor, *, version: int, training: bool, axis: int | None, doubt: bool) -> Call:
-    return Call(x, version, d, training, axis, doubt)
+def _called(d: Tensor, x: Tensor, *, known: dict[str, Any], told: dict[str, int]) -> Call:
+    return Call(x=x, d=d, stride=told.get("stride"), **known)
+
+
+def _tell_strides(outputs: list[Tensor], edges: list[tuple[GradientEdge, dict[str, int]]]) -> None:
+    """Say of each layer's output how far apart samples are in it, as far as the graph behind the model's tells.
+
+    It cannot tell what happens in functions of one's own, in checkpoints, and in what was compiled.
+    """
+    for f in outputs:
+        graph = Graph(f)
+        opaque = any(isinstance(node, BackwardCFunction) for node in graph.nodes)
+        found = find_strides(f, graph)
+        for edge, told in edges:
+            stride = found.get((edge.node, edge.output_nr))
+            if stride or (stride == 0 and not opaque):
+                told["stride"] = stride if told.get("stride", stride) == stride else 0
 
 
 def _projected(operation: Operation, samples: int, d: Tensor, _: None) -> Projection:
