@@ -704,9 +704,8 @@ def test_a_model_for_a_fixed_number_of_samples_is_explained() -> None:
 
     with pytest.raises(RuntimeError) as caught:
         tt.jacobian(Graph(), torch.randn(5, 3))
-    assert (
-        "((2, 3)), samples first: it sees parts of a batch, and must work for any number" in caught.value.__notes__[0]
-    )
+    (note,) = caught.value.__notes__
+    assert "((2, 3)), samples first: it sees parts of a batch, and must work for any number" in note
 
 
 def test_a_result_that_is_not_there() -> None:

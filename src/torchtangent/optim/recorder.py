@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import partial
@@ -11,16 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.autograd.graph import Node
 from torch.utils.hooks import RemovableHandle
 
 from torchtangent.jacobians.call import eagerly, engine_at_work, engine_at_work_anywhere
-from torchtangent.jacobians.graph import Graph
-from torchtangent.jacobians.layout import find_strides
 from torchtangent.jacobians.operations import Operation
 from torchtangent.optim.attention import Projection, Unread, has_tokens_first, projections, samples_of, tokens_first
-from torchtangent.optim.uses import Batch, Call, Use, version_of
+from torchtangent.optim.calls import Calls, in_backward, place_of
+from torchtangent.optim.uses import Batch, Call, Stride, Use, version_of
 from torchtangent.optim.witness import Witness
 
 
@@ -42,13 +39,7 @@ class Recorder:
         self._left: dict[str, tuple[Tensor, tuple]] = {}  # parameters, with where and how they left their gradients
         self._keys = count()
         self._aside = False
-        self._axis = 0  # of samples in the model's input
-        self._inputs: set[tuple] = set()  # where these are
-        self._inside = False  # whether the model is being called, not a part of it
-        self._edges: list[tuple[GradientEdge, dict[str, int]]] = []  # outputs of its layers, and where to say of what
-        self._parts: dict[str, int] | None = None  # rows of the parts that were called instead, if any were
-        self._current: Batch | None = None
-        self._met: dict[int, list[Batch]] = defaultdict(list)  # the batches that a pass came to so far
+        self._calls = Calls()
         self._door: list[RemovableHandle] = []  # hooks of the model, which stay
         self._handles: list[RemovableHandle] = []
 
@@ -69,7 +60,7 @@ class Recorder:
         for name, p in params.items():
             self._handles.append(p.register_hook(partial(self._coming, name, p)))
             self._handles.append(p.register_post_accumulate_grad_hook(partial(self._came, name)))
-        self._axis = axis
+        self._calls.axis = axis
         swapped, doubt = tokens_first(model), has_tokens_first(model)
         for path, module in layers.items():
             own = 1 if axis == 1 or module in swapped else None
@@ -91,20 +82,17 @@ class Recorder:
     @property
     def opened(self) -> int:
         """Samples of the last call of the model, if no backward pass was recorded since."""
-        return self._current.samples if self._current is not None else 0
+        return self._calls.current.samples if self._calls.current is not None else 0
 
     def clear(self, *, done: bool = False) -> None:
         """Forget all backward passes; one that has not begun yet will still be recorded.
 
         With `done` also what one more pass through the same graph would need: graphs may live on with a loss.
         """
+        self._calls.clear()
         for batch in self.batches:  # a graph that is still alive knows its batch
             batch.forget(done=done)
-        if self._current in self.batches:
-            self._current = None
         self.batches = []
-        self._inside, self._edges = False, []  # nor is it after a call that failed
-        self._met.clear()
         self._reached, self._added, self._left = set(), set(), {}
         self.witness.clear()
 
@@ -146,40 +134,21 @@ class Recorder:
 
     @eagerly
     def _begin(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The model is called: passes that meet in one backward pass over the same samples are one batch."""
-        if not torch.is_grad_enabled() or _by_others():
+        """The model is called."""
+        if not (self.attached and torch.is_grad_enabled()) or _by_others():
             return
         if self.batches and self._left and self._thrown_away(next(iter(self._left))):
             self.clear()
-        if not _in_backward():
+        if not in_backward():
             self._keep(self._reached)  # others were of inputs alone, as for adversarial examples
             if not self.batches:
                 self.follow()
-        first, every = ([t for t in _tensors(x) if t.dim() > self._axis] for x in (args[:1], [*args, *kwargs.values()]))
-        self._inputs = {_place(t) for t in every}
-        self._inside, self._parts, self._edges = True, None, []
-        if every:
-            told = any(t.shape[self._axis] != 1 for t in first)
-            self._open(_samples(first if told else every, self._axis))
-        else:
-            self._current = None  # the first layer will tell
+        self._calls.begin(args, kwargs)
 
     @eagerly
     def _end(self, _: nn.Module, args: tuple[Any, ...], y: Any) -> None:
-        """The model was called: a pass that comes to its output comes to its batch."""
-        batch, inside, edges = self._current, self._inside, self._edges
-        self._inside, self._edges = False, []
-        if inside and batch is not None:
-            outputs = [t for t in _tensors(y) if t.grad_fn is not None]
-            for t in outputs:
-                t.register_hook(partial(self._meet, batch))
-            if edges and self._axis == 0 and batch.samples > 1:
-                _tell_strides([t for t in outputs if t.dim() and len(t) == batch.samples], edges)
-
-    def _meet(self, batch: Batch, _: Tensor | None = None) -> None:
-        met = self._met[torch._C._current_graph_task_id()]
-        if batch not in met:
-            met.append(batch)
+        """It was called."""
+        self._calls.end(y)
 
     def _thrown_away(self, name: str) -> bool:
         """Whether someone else cleared the gradients since the last pass, `model.zero_grad()` for instance."""
@@ -188,7 +157,7 @@ class Recorder:
         p, left = self._left[name]
         if p.grad is None:
             return True
-        if p.grad.is_sparse or (*_place(p.grad), p.grad._version) == left:
+        if p.grad.is_sparse or (*place_of(p.grad), p.grad._version) == left:
             return False
         return not bool(p.grad.any())
 
@@ -207,40 +176,8 @@ class Recorder:
         """Autograd has added to the gradient of a parameter."""
         if p.grad is not None and not self._aside and not engine_at_work_anywhere():
             self._added.add(torch._C._current_graph_task_id())
-            self._left[name] = p, (*_place(p.grad), p.grad._version)
+            self._left[name] = p, (*place_of(p.grad), p.grad._version)
             self.witness.came(name)
-
-    def _open(self, samples: int) -> Batch:
-        now = self._current
-        if now is None or now in self.batches or now.samples != samples:
-            now = self._current = Batch(samples)
-        now.opened += 1
-        return now
-
-    def _owner(self, path: str, rows: int) -> tuple[Batch, bool]:
-        """The batch that a call of a layer with so many rows belongs to, and whether that is known for sure."""
-        now = self._current
-        if self._inside:
-            free = now is not None and (now not in self.batches or _in_backward())
-            return (now if now is not None and free else self._open(rows)), True
-        if _in_backward():  # a checkpoint, which computes again what it did not keep
-            met = self._met[torch._C._current_graph_task_id()] or ([] if now is None else [now])
-            alike = [batch for batch in met if batch.samples == rows] or met
-            return (alike[0] if alike else self._open(rows)), len(alike) < 2
-        return self._owner_of_part(path, rows), True
-
-    def _owner_of_part(self, path: str, rows: int) -> Batch:
-        """The same where not the model is called but a part of it: its first layer's rows tell the samples."""
-        now = None if self._current in self.batches else self._current
-        if now is not None and self._parts is None:  # the model was called before
-            now = now if now.samples == rows else None
-        elif now is not None and (rows % now.samples or (self._parts or {}).get(path, rows) != rows):
-            now = None
-        if now is None:
-            now = self._current = Batch(rows, opened=1, parts=True)
-            self._parts = None
-        self._parts = {**(self._parts or {}), path: rows}
-        return now
 
     @eagerly
     def _seen(
@@ -260,12 +197,10 @@ class Recorder:
             return
         if self._handles and not _by_others():
             x, training = x.detach(), module.training
-            axis = self._axis if axis is None and _place(x) in self._inputs else axis
-            told: dict[str, int] = {}
-            if self._inside and path in self.wanted:
-                self._edges.append((get_gradient_edge(y), told))
-            known = {"version": version_of(x), "training": training, "axis": axis, "doubt": doubt}
-            make = partial(_called, known=known, told=told)
+            axis = self._calls.axis if axis is None and self._calls.is_input(x) else axis
+            stride = self._calls.stride_of(y) if path in self.wanted else Stride()
+            known = {"version": version_of(x), "training": training, "axis": axis, "doubt": doubt, "stride": stride}
+            make = partial(_called, known)
             self._expect(y.register_hook, path, len(x), make, x)
 
     @eagerly
@@ -296,7 +231,7 @@ class Recorder:
 
         The graph holds the input until the cotangent arrives, then the batch does.
         """
-        batch, sure = self._owner(path, rows)
+        batch, sure = self._calls.owner(path, rows)
         if not sure:
             make = partial(_unread, "a checkpoint computed it again, and it may belong to either of several calls")
         call, key, place = batch.opened, next(self._keys), [x]
@@ -307,7 +242,7 @@ class Recorder:
                 return
             if batch not in self.batches:
                 self.batches.append(batch)
-            self._meet(batch)
+            self._calls.meet(batch)
             here = batch.passes[torch._C._current_graph_task_id()]
             here.calls.add(call)
             batch.again = batch.again or d.requires_grad
@@ -325,23 +260,8 @@ class Recorder:
         register(arrived)
 
 
-def _called(d: Tensor, x: Tensor, *, known: dict[str, Any], told: dict[str, int]) -> Call:
-    return Call(x=x, d=d, stride=told.get("stride"), **known)
-
-
-def _tell_strides(outputs: list[Tensor], edges: list[tuple[GradientEdge, dict[str, int]]]) -> None:
-    """Say of each layer's output how far apart samples are in it, as far as the graph behind the model's tells.
-
-    It cannot tell what happens in functions of one's own, in checkpoints, and in what was compiled.
-    """
-    for f in outputs:
-        graph = Graph(f)
-        opaque = any(isinstance(node, BackwardCFunction) for node in graph.nodes)
-        found = find_strides(f, graph)
-        for edge, told in edges:
-            stride = found.get((edge.node, edge.output_nr))
-            if stride or (stride == 0 and not opaque):
-                told["stride"] = stride if told.get("stride", stride) == stride else 0
+def _called(known: dict[str, Any], d: Tensor, x: Tensor) -> Call:
+    return Call(x=x, d=d, **known)
 
 
 def _projected(operation: Operation, samples: int, d: Tensor, _: None) -> Projection:
@@ -360,33 +280,3 @@ def _hook_node(node: Node, arrived: Callable[[Tensor], None]) -> None:
 def _by_others() -> bool:
     """Whether the model is called for something else: a Jacobian, or inside of `torch.func`."""
     return engine_at_work() or torch._C._functorch.peek_interpreter_stack() is not None
-
-
-def _place(t: Tensor) -> tuple:
-    """Where a tensor is in memory."""
-    try:
-        return t.data_ptr(), t.shape, t.stride()
-    except RuntimeError:  # it is sparse, or only pretended to be there, for `torch.export`
-        return (id(t),)
-
-
-def _tensors(x: Any) -> list[Tensor]:
-    """All tensors in a model's arguments."""
-    if isinstance(x, Tensor):
-        return [x]
-    values = x.values() if isinstance(x, Mapping) else x if isinstance(x, list | tuple) else ()
-    return [t for value in values for t in _tensors(value)]
-
-
-def _samples(inputs: list[Tensor], axis: int) -> int:
-    """How many samples there are: what most inputs say but those of length 1, of two equally many the larger ones."""
-    lengths = [t.shape[axis] for t in inputs]
-    several = [t for t in inputs if t.shape[axis] != 1] if max(lengths) > 1 else inputs
-    votes = Counter(t.shape[axis] for t in several)
-    best = max(several, key=lambda t: (votes[t.shape[axis]], t.dim()))  # the first of those
-    return best.shape[axis]
-
-
-def _in_backward() -> bool:
-    """Whether a layer is called by the backward pass: a checkpoint, which computes again what it did not keep."""
-    return torch._C._current_graph_task_id() != -1

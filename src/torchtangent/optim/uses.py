@@ -18,6 +18,17 @@ from torchtangent.jacobians.rules import RULES, NoRule, row_axes
 from torchtangent.optim.attention import Projection, Unread
 
 
+@dataclass(eq=False)
+class Stride:
+    """How far apart samples are in a tensor, as the graph behind the model's output tells (see jacobians/layout.py).
+
+    Attributes:
+        value: 0 if it is known not to be told, None if it is not known.
+    """
+
+    value: int | None = None
+
+
 class Call(NamedTuple):
     """One call of a layer with a rule.
 
@@ -28,8 +39,7 @@ class Call(NamedTuple):
         training: Whether the layer was in training mode.
         axis: That of samples, if it is known.
         doubt: Whether some layers of the model see tokens first, perhaps this one.
-        stride: Of samples in the output, as the graph tells it (see jacobians/layout.py): 0 if it cannot tell, None if
-            it was not asked.
+        stride: Of samples in the output.
     """
 
     x: Tensor
@@ -38,7 +48,7 @@ class Call(NamedTuple):
     training: bool
     axis: int | None
     doubt: bool
-    stride: int | None = None
+    stride: Stride
 
     def factors(self, module: nn.Module, n: int) -> dict[str, LayerJacobian]:
         """The factors of the layer's parameters, by their names in it, in a batch of n samples."""
@@ -49,26 +59,25 @@ class Call(NamedTuple):
                 "The input of a layer was written over between the forward pass and step(), so the curvature is lost: "
                 "a buffer that holds the next batch, perhaps. Call step() before, or give the model a copy, x.clone()."
             )
-        x, d = self._as_told(module, n) if self.stride else self._samples_first(module, n)
+        x, d = self._as_told(module, n, self.stride.value) if self.stride.value else self._samples_first(module, n)
         rows = len(x)
         if d.dim() == 0 or rows != len(d) or x.dim() <= len(getattr(module, "normalized_shape", ())):
             raise NoRule(f"from {tuple(x.shape)} to {tuple(d.shape)} it kept no sample axis, which should be the first")
         if rows == 0 or rows % n:
             raise NoRule(f"it saw {rows} rows for {n} samples")
-        if rows != n and self.stride == 0:
+        if rows != n and self.stride.value == 0:
             raise NoRule(f"of {rows} rows for {n} samples it is not known which are whose")
         found = RULES[type(module)](_as_it_was(module, self), wide(x), wide(d).unsqueeze(1))
         return found if rows == n else {name: jacobian.regroup(n) for name, jacobian in found.items()}
 
-    def _as_told(self, module: nn.Module, n: int) -> tuple[Tensor, Tensor]:
+    def _as_told(self, module: nn.Module, n: int, stride: int) -> tuple[Tensor, Tensor]:
         """Rows sample by sample, as the graph says that they are."""
-        assert self.stride is not None
         x, d, size = self.x, self.d, self.d.numel()
-        if n == 1 or self.stride * n == size:
+        if n == 1 or stride * n == size:
             return x, d
         axes = row_axes(module, d.dim())
         x, d = x.flatten(0, axes - 1), d.flatten(0, axes - 1)
-        if len(x) != len(d) or self.stride * len(d) != size or len(d) % n:
+        if len(x) != len(d) or stride * len(d) != size or len(d) % n:
             raise NoRule(f"its rows are not samples, one after the other, in {tuple(self.d.shape)}")
         return outward(x, n), outward(d, n)
 
@@ -123,6 +132,11 @@ class Batch:
     parts: bool = False
     passes: dict[int, Pass] = field(default_factory=lambda: defaultdict(Pass))
     inputs: dict[int, tuple[list[Tensor | None], Tensor | None]] = field(default_factory=dict)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a backward pass went through it."""
+        return bool(self.passes)
 
     @property
     def uses(self) -> dict[str, list[Use]]:
