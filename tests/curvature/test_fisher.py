@@ -921,3 +921,26 @@ def test_autocast_around_a_fisher_matrix(kind: str) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = tt.fisher(model, (x, None), getattr(tt, kind)).dense()
     assert torch.equal(found, wanted)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_quasidiagonal_of_a_square_weight_that_is_read_in_two_ways() -> None:
+    """A weight (in, out) of rows that a batch has, or has not, as many of for each sample."""
+
+    class Ragged(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias = nn.Parameter(torch.randn(3, 3)), nn.Parameter(torch.randn(3))
+            self.head = nn.Linear(3, 2)
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            h = torch.tanh(torch.addmm(self.bias, x[mask], self.weight))
+            return self.head(h.new_zeros(len(x), 3).index_add(0, mask.nonzero()[:, 0], h))
+
+    def batch(*lengths: int) -> tuple:
+        mask = torch.arange(4) < torch.tensor(lengths)[:, None]
+        return (torch.randn(*mask.shape, 3).double(), mask), None
+
+    model = Ragged().double()
+    with pytest.raises(ValueError, match="The model uses 'weight' differently from batch to batch"):
+        tt.fisher(model, [batch(2, 2, 2), batch(1, 3, 3)], tt.QuasiDiagonal, likelihood="gaussian")

@@ -200,12 +200,12 @@ def test_batches_of_the_same_shapes_but_other_lengths(name: str) -> None:
 # ----------------------------------------------------------------------------------- many samples told apart
 
 
-@pytest.mark.parametrize("powers", [3, 16])
+@pytest.mark.parametrize("half", [True, False])
 @pytest.mark.parametrize("n", [1, 2, 14, 15, 66, 67, 3000])
-def test_no_two_samples_have_the_same_factors(n: int, powers: int) -> None:
-    factors = Told(n, 1, powers).factors
+def test_no_two_samples_have_the_same_factors(n: int, half: bool) -> None:
+    factors = Told(n, 1, half=half).factors
     assert len(factors.unique(dim=1).T) == n
-    assert len(factors) == min(k for k in range(1, 9) if n <= (4 * powers + 2) ** k)
+    assert len(factors) == min(k for k in range(1, 9) if n <= (14 if half else 66) ** k)
 
 
 @pytest.mark.usefixtures("quiet")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -109,26 +110,68 @@ def test_what_torch_gets_wrong_for_several_cotangents(make: Callable[[], nn.Modu
 
 
 class Experts(nn.Module):
-    """Each sample goes to its expert, which takes the first three only."""
+    """Each sample goes to its expert, which takes three only: the first, or the last."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, last: bool) -> None:
         super().__init__()
-        self.experts = nn.ModuleList(nn.Linear(4, 3) for _ in range(2))
+        self.experts, self.last = nn.ModuleList(nn.Linear(4, 3) for _ in range(2)), last
 
     def forward(self, x: Tensor) -> Tensor:
         chosen = (x[:, 0] > 0).long()
-        rank = torch.stack([(chosen == k).flip(0).cumsum(0).flip(0) for k in range(2)], 1).gather(1, chosen[:, None])
+        order = [(chosen == k).flip(0).cumsum(0).flip(0) if self.last else (chosen == k).cumsum(0) for k in range(2)]
+        rank = torch.stack(order, 1).gather(1, chosen[:, None])
         f = torch.stack([expert(x) for expert in self.experts], 1)[torch.arange(len(x)), chosen]
         return f * (rank <= 3)
 
 
+@pytest.mark.parametrize("last", [True, False])
 @pytest.mark.parametrize("ask", ["jacobian", "ntk", "fisher"])
-def test_samples_that_interact_in_large_batches_only(ask: str) -> None:
-    model, x = Experts(), torch.randn(20, 4)
+def test_samples_that_interact_in_large_batches_only(ask: str, last: bool) -> None:
+    model, x = Experts(last=last), torch.randn(20, 4)
     asks = {
         "jacobian": lambda: tt.jacobian(model, x).dense(),
         "ntk": lambda: tt.ntk(model, x),
         "fisher": lambda: tt.fisher(model, (x, None), tt.Diagonal),
     }
-    with pytest.raises(ValueError, match=r"first 2 samples change by .* in a batch of \d+, as where experts"):
+    with pytest.raises(ValueError, match=r"for two samples change by .* in a batch of \d+, as where experts"):
         asks[ask]()
+
+
+def test_outputs_as_long_as_the_longest_sample_are_told() -> None:
+    class Cropped(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x[:, : int(x[:, :, 0].ne(0).sum(1).max())])
+
+    x = torch.randn(5, 4, 3)
+    x[[0, 4], 2:] = 0
+    with pytest.raises(ValueError, match=r"\(4, 2\) in a batch of 5, and \(2, 2\) in one of 2.* pad all samples alike"):
+        tt.jacobian(Cropped(3, 2), x).dense()
+
+
+def test_rows_that_are_partly_of_another_sample() -> None:
+    """Constant rows that two samples share, in a batch that is not the first of its kind."""
+
+    class Codes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.generate = nn.Linear(3, 2)
+            self.register_buffer("codes", torch.randn(4, 3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(self.generate(self.codes))[x[:, 0].long()] * x[:, 1:2]
+
+    model = Codes().double()
+    a, b = (torch.tensor([[i, 1.0] for i in index], dtype=torch.float64) for index in ([0, 1, 2, 3], [0, 0, 2, 3]))
+    b[1, 1] = 0.1
+    J = torch.cat([oracle.jacobian(model, x) for x in (a, b)])
+    F = tt.fisher(model, [(a, None), (b, None)], tt.Dense, likelihood="gaussian").dense()
+    assert_close(F, torch.einsum("ncp,ncq->pq", J, J) / len(J))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_batch_norm_in_half_precision(dtype: torch.dtype) -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    model(torch.randn(20, 4))
+    model, x = model.eval().to(dtype), torch.randn(6, 4).to(dtype)
+    J = oracle.jacobian(copy.deepcopy(model).double(), x.double())
+    assert (tt.jacobian(model, x).dense() - J).norm() < 0.05 * J.norm()

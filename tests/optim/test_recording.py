@@ -540,3 +540,13 @@ def test_rows_for_all_samples_are_no_samples(method) -> None:
     F.cross_entropy(model(x), y).backward()
     with pytest.warns(tt.TangentWarning, match=r"places.* of 8 rows for 4 samples it is not known which are whose"):
         opt.step()
+
+
+def test_parts_after_a_call_that_failed(method) -> None:
+    model, (x, y) = network(), data()
+    opt = method(model, LR, EPS)
+    with pytest.raises(RuntimeError):
+        model(x[:5, :3])
+    F.cross_entropy(model[2](model[1](model[0](x[:6]))), y[:6]).backward()
+    opt.step()
+    assert "mean gradients" not in opt.explain()

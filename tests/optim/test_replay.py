@@ -136,3 +136,39 @@ def test_a_recording_that_fails_is_told_and_done_without(monkeypatch) -> None:
         _, opt = trained(OPTIMIZERS["KFAC"], 30 * [6])
     assert opt.steps == 30
     assert len([w for w in told if "CUDA graph" in str(w.message)]) == 1
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("assigned", [True, False])
+def test_gradients_written_through_data(kind: str, assigned: bool, monkeypatch) -> None:
+    """Which raises no version."""
+
+    def run() -> Tensor:
+        model = network()
+        opt = OPTIMIZERS[kind](model, lr=0.1, damping=0.1, basis_every=50)
+        params = list(model.parameters())
+        for p in params:
+            p.grad = torch.zeros_like(p)
+        for i in range(8):
+            x, y = batch(i)
+            for p, g in zip(params, torch.autograd.grad(F.cross_entropy(model(x), y), params), strict=True):
+                if assigned:
+                    p.grad.data = g
+                else:
+                    p.grad.data.copy_(g)
+            opt.step()
+        return torch.cat([p.detach().flatten() for p in params])
+
+    found = run()
+    monkeypatch.setattr(replay, "_suit", lambda method, tasks: False)
+    assert torch.equal(found, run())
+
+
+def test_precision_by_the_new_names(recordings: list[int]) -> None:
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        trained(OPTIMIZERS["KFAC"], 5 * [6])
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+    assert recordings == [3]

@@ -52,17 +52,20 @@ class ArrowheadSum(Accumulator):
 
     def update(self, layers: Layers) -> None:
         weight, bias = layers[self.weight], layers[self.bias]
-        if self.diagonal is None and not _has_rows_for(weight, bias):
-            if self.sums:
-                raise ValueError(
-                    f"The model uses '{self.weight}' differently from batch to batch, and not always with a row for "
-                    f"each entry of '{self.bias}'. Use another representation for them."
-                )
+        fits = _has_rows_for(weight, bias)
+        if self.diagonal is None and not self.sums and not fits:
             self.diagonal = DiagonalSum(self.space, [self.weight, self.bias])
         if self.diagonal is not None:
             self.diagonal.update(layers)
             return
-        self.segments = matrix_segments(self.space, self.weight, weight, units=bias.shape.numel())
+        segments = matrix_segments(self.space, self.weight, weight, units=bias.shape.numel()) if fits else []
+        alike = segments == self.segments or (fits and all(s.in_order for s in (*segments, *self.segments)))
+        if self.sums and not alike:
+            raise ValueError(
+                f"The model uses '{self.weight}' differently from batch to batch, and not always with a row for each "
+                f"entry of '{self.bias}'. Use another representation for them."
+            )
+        self.segments = segments
         new = [_squares(weight, bias), _edge(weight, bias), bias.square_sum().flatten()]
         self.sums = [a + b for a, b in zip(self.sums, new, strict=True)] if self.sums else new
 

@@ -19,10 +19,11 @@ class Told:
     Args:
         n: How many.
         c: How many cotangents there are besides.
-        powers: Factors are powers of two, so many up and down.
+        half: Whether rows are known in half precision only, with its small range.
     """
 
-    def __init__(self, n: int, c: int, powers: int) -> None:
+    def __init__(self, n: int, c: int, *, half: bool = False) -> None:
+        powers, self.rounding = (3, 0.2) if half else (16, 0.01)  # factors are so many powers of two, up and down
         generator = torch.Generator().manual_seed(0)
         up = 2.0 ** torch.arange(-powers, powers + 1, dtype=torch.float64, device="cpu")
         every = torch.cat([up, -up])[torch.randperm(4 * powers + 2, generator=generator, device="cpu")]
@@ -50,14 +51,17 @@ class Told:
             return None
         rows, factors = torch.arange(len(d), device=d.device), self.factors.T.to(d)
         base, seen = torch.einsum("c,rcw->rw", self.mix.to(d), d[:, :-k]), d[:, -k:]
-        outer, inner = (_fits(base, seen, factors[axis]).all() for axis in (rows // (len(d) // n), rows % n))
-        fits = torch.stack([outer, inner]).tolist()
+        axes = rows // (len(d) // n), rows % n
+        fits = torch.stack([_fits(base, seen, factors[axis], self.rounding).all() for axis in axes]).tolist()
         return not fits[0] if any(fits) else None
 
 
 def _fits(
-    base: Float[Tensor, "rows width"], d: Float[Tensor, "rows K width"], factors: Float[Tensor, "rows K"]
+    base: Float[Tensor, "rows width"],
+    d: Float[Tensor, "rows K width"],
+    factors: Float[Tensor, "rows K"],
+    rounding: float,
 ) -> Bool[Tensor, "rows K"]:
-    """Whether each row is what it was, times its factors, up to rounding. Another factor is half or twice as large."""
+    """Whether each row is what it was, times its factors, up to rounding; a row of several samples is not."""
     wanted = base.unsqueeze(1) * factors.unsqueeze(2)
-    return torch.linalg.vector_norm(d - wanted, dim=2) <= 0.2 * torch.linalg.vector_norm(wanted, dim=2)
+    return torch.linalg.vector_norm(d - wanted, dim=2) <= rounding * torch.linalg.vector_norm(wanted, dim=2)

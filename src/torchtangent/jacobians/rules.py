@@ -125,7 +125,8 @@ def embedding(module: nn.Embedding, x: Tensor, d: Tensor) -> dict[str, LayerJaco
 @rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 def batch_norm(module: _BatchNorm, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
     """In eval mode: x̂ = (x − running mean) / √(running variance + ε), channel by channel."""
-    normal = F.batch_norm(x, module.running_mean, module.running_var, eps=module.eps)
+    mean, variance = (t if t is None else t.to(x) for t in (module.running_mean, module.running_var))
+    normal = F.batch_norm(x, mean, variance, eps=module.eps)
     return _channel_scale(normal, d)
 
 

@@ -140,7 +140,7 @@ class Trace:
         n, c, doubtful = len(self.graph_outputs), len(cotangents), self.doubtful
         if doubtful:
             half = any(t.dtype in (torch.float16, torch.bfloat16) for t in (self.outputs, *(u.x for u in self.uses)))
-            told = Told(n, c, powers=3 if half else 16)
+            told = Told(n, c, half=half)
             cotangents = torch.cat([cotangents, told.cotangents(cotangents)])
         for i, (use, d) in enumerate(zip(self.uses, self._backward(cotangents), strict=True)):
             inner = told.inner_axis(use.by_row(d)) if i in doubtful else use.inner(self.strides[i], n)

@@ -55,7 +55,7 @@ class Recorder:
         if not self._door:
             self._door = [
                 model.register_forward_pre_hook(self._begin, with_kwargs=True),
-                model.register_forward_hook(self._end),
+                model.register_forward_hook(self._end, always_call=True),
             ]
         for name, p in params.items():
             self._handles.append(p.register_hook(partial(self._coming, name, p)))

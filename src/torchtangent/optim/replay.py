@@ -61,7 +61,7 @@ class _Graph:
     def __init__(self, method: Method, tasks: Sequence[Task], n: int, key: tuple) -> None:
         self.key = key
         self._inputs = [t.clone() for t in _tensors(tasks)]
-        self._seen = [(t, t._version) for t in self._inputs]  # what is there, at first copies
+        self._seen: list[tuple[Tensor | None, int]] = [(None, 0)] * len(self._inputs)  # what was copied there last
         placed = _placed(tasks, self._inputs)
         solved, self._replay = _record(lambda: method.solve(placed, n))
         known = {id(t) for t in self._inputs}
@@ -75,9 +75,14 @@ class _Graph:
 
     def solve(self, tasks: Sequence[Task]) -> Solved:
         """Replayed for other tasks of the same key."""
-        given = _tensors(tasks)
-        now = [(t, t._version) for t in given]
-        changed = [i for i, (t, version) in enumerate(now) if self._seen[i][0] is not t or self._seen[i][1] != version]
+        given, states = _tensors(tasks), {id(t) for task in tasks for t in task.state.values()}
+        now: list[tuple[Tensor | None, int]] = [(t, t._version) for t in given]
+        # Gradients are always copied: what writes to them through `.data` raises no version.
+        changed = [
+            i
+            for i, t in enumerate(given)
+            if id(t) not in states or self._seen[i][0] is not t or self._seen[i][1] != t._version
+        ]
         torch._foreach_copy_([self._inputs[i] for i in changed], [given[i] for i in changed])
         self._seen = now
         self._replay()
@@ -112,7 +117,7 @@ def _key(tasks: Sequence[Task], n: int) -> tuple:
     """What a graph knows but for the numbers in its inputs."""
     sizes = tuple((t.shape, t.dtype) for t in _tensors(tasks))
     names = tuple((task.layer, task.damping, task.full is task.raw, tuple(task.state)) for task in tasks)
-    return n, torch.get_float32_matmul_precision(), names, sizes
+    return n, torch.backends.cuda.matmul.fp32_precision, names, sizes
 
 
 def _tensors(tasks: Sequence[Task]) -> list[Tensor]:
