@@ -75,8 +75,8 @@ class Capture:
         trace = self.check(x) or self.record(x)
         n = len(trace.outputs)
         if n > 2 and not self._compared:
-            ends = slice(0, n, n - 1)
-            check_in_batch(self._outputs_of(take(x, ends)), trace.outputs.detach()[ends], n)
+            for i in (0, n - 1):
+                check_in_batch(self._output_of(take(x, slice(i, i + 1))), trace.outputs.detach()[i : i + 1], n)
             self._compared, self._few = True, None
         return trace if self.signatures.get(trace.signature, 0) >= min(2, n) else verify(self, x, samples=n)
 
@@ -95,11 +95,14 @@ class Capture:
         self._few = map_leaves(Tensor.clone, trace.x), trace.outputs.detach()
         return trace if n <= 2 else None
 
-    def _outputs_of(self, two: Inputs) -> Tensor:
-        """The outputs of two samples, perhaps known from the check."""
-        if self._few is not None and all(map(torch.equal, leaves(self._few[0]), leaves(two))):
-            return self._few[1]
-        return self.outputs(two)
+    def _output_of(self, sample: Inputs) -> Float[Tensor, "1 *out"]:
+        """The output of one sample, perhaps known from the check."""
+        if self._few is not None:
+            few, outputs = self._few
+            for i in range(len(outputs)):
+                if all(map(torch.equal, leaves(take(few, slice(i, i + 1))), leaves(sample))):
+                    return outputs[i : i + 1]
+        return self.outputs(sample)
 
     def check_unmoved(self) -> None:
         """What was made of one model must not be used with another, or in another mode."""

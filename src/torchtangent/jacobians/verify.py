@@ -126,17 +126,17 @@ def _check_samples_apart(capture: Capture, few: Inputs, together: Tensor) -> Non
 
 
 def check_in_batch(few: Tensor, outputs: Tensor, n: int) -> None:
-    """Two samples must have the same outputs in a batch of n, up to the precision of any dtype, as by themselves."""
+    """A sample must have the same output in a batch of n, up to the precision of any dtype, as beside one or none."""
     if few.shape != outputs.shape:
         raise ValueError(
-            f"The model's outputs for one sample are {tuple(outputs.shape[1:])} in a batch of {n}, and "
-            f"{tuple(few.shape[1:])} in one of 2. They should not depend on the batch: pad all samples alike."
+            f"The model's output for a sample is {tuple(outputs.shape[1:])} in a batch of {n}, and "
+            f"{tuple(few.shape[1:])} in a smaller one. It should not depend on the batch: pad all samples alike."
         )
     gap = (outputs - few).abs().max()
     if gap > max(_ROUGHLY, torch.finfo(few.dtype).eps ** 0.5) * few.abs().max().clamp(min=1e-3):
         raise ValueError(
-            f"The model mixes samples or is random: its outputs for two samples change by {gap:.1e} in a batch of {n}, "
-            f"as where experts have a capacity. {_NOT_APART}"
+            f"The model mixes samples or is random: its output for a sample changes by {gap:.1e} in a batch of {n}, as "
+            f"where experts have a capacity. {_NOT_APART}"
         )
 
 
