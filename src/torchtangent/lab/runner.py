@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -310,7 +311,10 @@ def _compute(context: Context, key: Key, scale: Scale, jobs: int, report: Report
 def _arrays(context: Context) -> Mapping[str, Any]:
     """What a part computes; if it fails, its traceback is kept."""
     try:
-        arrays = context.part.run(context)
+        with warnings.catch_warnings():
+            # Studies look at networks before they are trained; whoever does so by hand should think about it.
+            warnings.filterwarnings("ignore", message="BatchNorm saw no batch yet")
+            arrays = context.part.run(context)
         if not isinstance(arrays, Mapping):
             raise TypeError(f"a part returns a dict of arrays, this one a {type(arrays).__name__}")
     except SystemExit as error:  # else it would end the command, as if all had gone well
