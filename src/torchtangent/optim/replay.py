@@ -76,13 +76,10 @@ class _Graph:
     def solve(self, tasks: Sequence[Task]) -> Solved:
         """Replayed for other tasks of the same key."""
         given, states = _tensors(tasks), {id(t) for task in tasks for t in task.state.values()}
-        now: list[tuple[Tensor | None, int]] = [(t, t._version) for t in given]
-        # Gradients are always copied: what writes to them through `.data` raises no version.
-        changed = [
-            i
-            for i, t in enumerate(given)
-            if id(t) not in states or self._seen[i][0] is not t or self._seen[i][1] != t._version
-        ]
+        # Gradients are copied at every step: what writes to them through `.data` raises no version.
+        now = [(t if id(t) in states else None, t._version) for t in given]
+        pairs = enumerate(zip(now, self._seen, strict=True))
+        changed = [i for i, ((t, version), (then, old)) in pairs if t is None or t is not then or version != old]
         torch._foreach_copy_([self._inputs[i] for i in changed], [given[i] for i in changed])
         self._seen = now
         self._replay()
