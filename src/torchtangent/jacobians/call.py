@@ -7,7 +7,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torchtangent.jacobians.inputs import Inputs, Output, arguments, batch_size, find, map_leaves, pick
 from torchtangent.jacobians.switches import plain_attention, plain_layers, precision, step_by_step
 from torchtangent.operators import product
+from torchtangent.operators.autocast import no_autocast
 
 T = TypeVar("T")
 
@@ -144,16 +145,6 @@ def undisturbed() -> Iterator[None]:
             yield
         finally:
             _inside.remove(threading.get_ident())
-
-
-@contextmanager
-def no_autocast() -> Iterator[None]:
-    """Products in the dtype of what is multiplied, whatever the user switched on."""
-    with ExitStack() as stack:
-        for kind in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-        yield
 
 
 @contextmanager

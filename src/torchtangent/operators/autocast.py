@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar, cast
 
 import torch
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@contextmanager
+def no_autocast() -> Iterator[None]:
+    """Inside of it products are in the dtype of what is multiplied."""
+    with ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def without_autocast(function: Function) -> Function:
@@ -22,7 +33,7 @@ def without_autocast(function: Function) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         if not (is_on("cpu") or is_on("cuda")):
             return function(*args, **kwargs)
-        with torch.autocast("cpu" if is_on("cpu") else "cuda", enabled=False):
-            return call(*args, **kwargs)
+        with no_autocast():
+            return function(*args, **kwargs)
 
     return cast(Function, call)
