@@ -113,6 +113,27 @@ def test_implicit_likelihoods(name: str, likelihood: str, kind: str) -> None:
         assert (F @ V[:, :0]).shape == (F.size, 0)
 
 
+class Counted(nn.Linear):
+    """Counts its calls."""
+
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x)
+
+
+def test_implicit_runs_the_model_once_for_both_derivatives() -> None:
+    model, x = Counted(4, 3).double(), torch.randn(6, 4, dtype=torch.float64)
+    F = tt.fisher(model, (x, None), tt.Implicit)
+    v = torch.randn(F.size, dtype=torch.float64)
+    F @ v  # chooses the way, on two samples
+    model.calls = 0
+    product = F @ v
+    assert model.calls == 1
+    assert_close(product, oracle.fisher(model, [(x, None)], "categorical", "exact") @ v)
+
+
 def test_exact_formula_by_enumeration() -> None:
     """The exact Fisher is the expectation of the empirical one over all labels, each with its probability."""
     model, x, _ = setting("mlp", "categorical")

@@ -10,6 +10,7 @@ from oracle import assert_close, take
 from torch import Tensor, nn
 
 import torchtangent as tt
+from torchtangent.jacobians import inputs
 
 every_case = pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())
 
@@ -337,3 +338,12 @@ def test_what_all_samples_share_is_no_input() -> None:
     with pytest.raises(ValueError, match=r"\(1, 5, 3\), \(5, 5\).*belongs into a buffer.*one sample.*\(1, T, C\)"):
         tt.jacobian(model, (x, adjacency))
     assert_close(tt.jacobian(model, x).dense(), oracle.jacobian(model, x))
+
+
+@pytest.mark.parametrize(("n", "size", "sizes"), [(9, 8, [5, 4]), (8, 8, [8]), (64, 28, [22, 22, 20]), (3, 1, [1] * 3)])
+def test_pieces_are_even(n: int, size: int, sizes: list[int]) -> None:
+    x = torch.arange(n)
+    pieces = list(inputs.split(x, size))
+    assert [len(part) for _, part in pieces] == sizes
+    assert torch.cat([part for _, part in pieces]).equal(x)
+    assert all(x[index].equal(part) for index, part in pieces)

@@ -69,9 +69,9 @@ class FisherProduct:
             self.capture.check(x)
             u: Tensor | None = None
             for v, product in pairs:
-                f, w = push(self.capture, x, v)
-                u = pulled(f, y) if u is None else u
-                _add(product, pull(self.capture, x, self.cotangents.weigh(u, w)))
+                f, w = push(self.capture, x, v, graph=True)
+                u = pulled(f.detach(), y) if u is None else u
+                _add(product, pull(self.capture, x, self.cotangents.weigh(u, w), f))
         return total.div_(n).T.contiguous()
 
     def _replayed(self, v: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
@@ -100,7 +100,7 @@ class FisherProduct:
         self._kept = kept
 
     def _size(self, x: Inputs) -> int:
-        return self.capture.samples_within(_BUDGET, 1)
+        return self.capture.samples_within(_BUDGET, 2)  # of J v there is a graph, too
 
 
 def _add(total: dict[str, Tensor], v: dict[str, Tensor]) -> None:

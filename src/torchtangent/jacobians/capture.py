@@ -64,6 +64,7 @@ class Capture:
         self._few: tuple[Inputs, Tensor] | None = None  # two samples that were looked at, and their outputs
         self._compared = False  # whether outputs of a whole batch were compared with those of two samples
         self.push: Callable | None = None  # how J v is computed for this model (see products.py)
+        self.push_with_graph: bool | None = None  # whether f may have a graph from the same pass
         self.state = self._state()
         self.signatures: dict[tuple, int] = {}  # the patterns of use that were checked, and with how many samples
         self.bytes_per_sample = (0, 0)  # of a trace: fixed, and for each cotangent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -68,10 +69,11 @@ def batch_size(x: Inputs) -> int:
 
 
 def split(x: Inputs, size: int) -> Iterator[tuple[slice, Any]]:
-    """Pieces of a batch of at most `size` samples, each with its place."""
+    """Pieces of a batch of at most `size` samples, as even as can be, each with its place."""
     n = batch_size(x)
-    for i in range(0, n, size):
-        index = slice(i, min(i + size, n))
+    even = math.ceil(n / max(1, math.ceil(n / size))) if n else 1
+    for i in range(0, n, even):
+        index = slice(i, min(i + even, n))
         yield index, take(x, index)
 
 

@@ -15,46 +15,55 @@ from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Inputs, batch_size, check_finite, take, wide
 
 Tangent = dict[str, Tensor]
-Way = Callable[[Capture, Inputs, Tangent], tuple[Tensor, Tensor]]
+Way = Callable[[Capture, Inputs, Tangent, bool], tuple[Tensor, Tensor]]
 
 
-def pull(capture: Capture, x: Inputs, u: Float[Tensor, "N *out"]) -> Tangent:
-    """Jᵀu, parameter by parameter."""
+def pull(capture: Capture, x: Inputs, u: Float[Tensor, "N *out"], f: Float[Tensor, "N *out"] | None = None) -> Tangent:
+    """Jᵀu, parameter by parameter; a forward pass is saved where f(x) is there with its graph, which is used up."""
     with capture.network.undisturbed():
-        f = capture.network(x)
-    check_finite(f.detach())
-    return pull_back(f, capture.params, u)
+        if f is None or not f.requires_grad:
+            f = capture.network(x)
+            check_finite(f.detach())
+        return pull_back(f, capture.params, u)
 
 
-def push(capture: Capture, x: Inputs, v: Tangent) -> tuple[Float[Tensor, "N *out"], Float[Tensor, "N *out"]]:
-    """f(x) and J v, by the first way that works for this model.
+def push(
+    capture: Capture, x: Inputs, v: Tangent, *, graph: bool = False
+) -> tuple[Float[Tensor, "N *out"], Float[Tensor, "N *out"]]:
+    """f(x) and J v, by the first way that works for this model; f with its graph, if wanted and if the way has one.
 
     Forward mode is the fastest, but it lacks some layers, and it differs from reverse mode where a model says
     `no_grad` or an embedding has a padding row. So the first product is held against the adjoint,
     ⟨u, Jv⟩ = ⟨Jᵀu, v⟩, on a few samples. v is taken in the dtype of the parameters.
     """
     v = {name: t.to(capture.params[name].dtype) for name, t in v.items()}
+    few = take(x, slice(0, min(2, batch_size(x))))
     if capture.push is None:
-        few = take(x, slice(0, min(2, batch_size(x))))
-        chosen = {id(p) for p in capture.params.values()}
-        padding = any(has_padding(m) and id(m.weight) in chosen for m in capture.model.modules())
-        failures: dict[Way, str] = {}
-        if padding:
-            failures[_forward] = "it differentiates the padding row of an embedding"
-        for way in (_forward, *_SLOW):
-            failures[way] = failures.get(way) or _failure(way, capture, few)
-            if not failures[way]:
-                capture.push = way
-                break
-        else:
-            said = "; ".join(f"{_SLOW.get(way, 'forward mode')}: {why}" for way, why in failures.items())
-            raise RuntimeError(f"J @ v fails for {type(capture.model).__name__} in every way ({said}).")
+        capture.push = _choose(capture, few)
+    if graph and capture.push_with_graph is None:  # which a checkpoint inside the model, say, does not allow
+        capture.push_with_graph = not _failure(capture.push, capture, few, graph=True)
+    f, w = capture.push(capture, x, v, graph and bool(capture.push_with_graph))
+    check_finite(f.detach())
+    return f, w
+
+
+def _choose(capture: Capture, x: Inputs) -> Way:
+    """The first way that works."""
+    chosen = {id(p) for p in capture.params.values()}
+    padding = any(has_padding(m) and id(m.weight) in chosen for m in capture.model.modules())
+    failures: dict[Way, str] = {}
+    if padding:
+        failures[_forward] = "it differentiates the padding row of an embedding"
+    for way in (_forward, *_SLOW):
+        failures[way] = failures.get(way) or _failure(way, capture, x)
+        if failures[way]:
+            continue
         if way in _SLOW:
             why = f"forward mode does not do for this model ({failures[_forward]})"
             capture.say_once("forward-mode", f"J @ v takes {_SLOW[way]} (exact, but slower): {why}.")
-    f, w = capture.push(capture, x, v)
-    check_finite(f)
-    return f, w
+        return way
+    said = "; ".join(f"{_SLOW.get(way, 'forward mode')}: {why}" for way, why in failures.items())
+    raise RuntimeError(f"J @ v fails for {type(capture.model).__name__} in every way ({said}).")
 
 
 def has_padding(module: nn.Module) -> bool:
@@ -62,10 +71,12 @@ def has_padding(module: nn.Module) -> bool:
     return isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.padding_idx is not None
 
 
-def _failure(way: Way, capture: Capture, x: Inputs) -> str:
+def _failure(way: Way, capture: Capture, x: Inputs, *, graph: bool = False) -> str:
     """Why a way does not run, or is not the adjoint of `pull`; nothing if it does and is."""
     try:
-        adjoint = _adjoint(capture, lambda v: way(capture, x, v), lambda u: pull(capture, x, u))
+        adjoint = _adjoint(
+            capture, lambda v: way(capture, x, v, graph), lambda f, u: pull(capture, x, u, f if graph else None)
+        )
     except RuntimeError as error:
         lacking = re.search(r"forward AD with (\S+)", str(error))
         return f"{lacking[1]} lacks it" if lacking else str(error).splitlines()[0][:120]
@@ -74,14 +85,14 @@ def _failure(way: Way, capture: Capture, x: Inputs) -> str:
 
 @float32_products()
 def _adjoint(
-    capture: Capture, forth: Callable[[Tangent], tuple[Tensor, Tensor]], back: Callable[[Tensor], Tangent]
+    capture: Capture, forth: Callable[[Tangent], tuple[Tensor, Tensor]], back: Callable[[Tensor, Tensor], Tangent]
 ) -> bool:
     """Whether ⟨u, Jv⟩ = ⟨Jᵀu, v⟩ for random u and v."""
     generator = torch.Generator().manual_seed(0)
     v = {name: noise(p.detach(), generator) for name, p in capture.params.items()}
     f, w = forth(v)
-    u = noise(f, generator)
-    return is_adjoint(u, w, back(u), v, capture.rounding(f))
+    u = noise(f.detach(), generator)
+    return is_adjoint(u, w, back(f, u), v, capture.rounding(f.detach()))
 
 
 def noise(like: Tensor, generator: torch.Generator) -> Tensor:
@@ -97,23 +108,24 @@ def is_adjoint(u: Tensor, w: Tensor, g: Mapping[str, Tensor], v: Mapping[str, Te
     return abs(float(products.sum()) - sum(terms)) <= small * size
 
 
-def _forward(capture: Capture, x: Inputs, v: Tangent) -> tuple[Tensor, Tensor]:
+def _forward(capture: Capture, x: Inputs, v: Tangent, graph: bool) -> tuple[Tensor, Tensor]:
     keys = {name: id(p) for name, p in capture.params.items()}
 
     def f(values: dict[int, Tensor]) -> Tensor:
         return capture.network(x, values)
 
-    values = {id(p): p.detach() for p in capture.params.values()}
-    with capture.network.undisturbed(), torch.no_grad(), warnings.catch_warnings():
+    values = {id(p): p if graph else p.detach() for p in capture.params.values()}
+    with capture.network.undisturbed(), torch.set_grad_enabled(graph), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
         value, derivative = torch.func.jvp(f, (values,), ({keys[name]: t for name, t in v.items()},))[:2]
-    return value, derivative
+    return value, derivative.detach()
 
 
-def _twice_reverse(capture: Capture, x: Inputs, v: Tangent) -> tuple[Tensor, Tensor]:
+def _twice_reverse(capture: Capture, x: Inputs, v: Tangent, graph: bool) -> tuple[Tensor, Tensor]:
     with capture.network.undisturbed():
         f = capture.network(x)
-        return f.detach(), transpose_twice(f, [*capture.params.values()], [*v.values()]).detach()
+        w = transpose_twice(f, [*capture.params.values()], [*v.values()]).detach()
+    return f if graph else f.detach(), w
 
 
 def transpose_twice(f: Tensor, params: Sequence[Tensor], v: Sequence[Tensor]) -> Tensor:
@@ -127,7 +139,7 @@ def transpose_twice(f: Tensor, params: Sequence[Tensor], v: Sequence[Tensor]) ->
     return torch.autograd.grad(columns, u, tangents, allow_unused=True, materialize_grads=True)[0]
 
 
-def _by_layers(capture: Capture, x: Inputs, v: Tangent) -> tuple[Tensor, Tensor]:
+def _by_layers(capture: Capture, x: Inputs, v: Tangent, graph: bool) -> tuple[Tensor, Tensor]:
     trace = capture.trace(x)
     f = trace.outputs
     layers = trace.pull(trace.units())
@@ -146,7 +158,7 @@ class Replayed:
     """
 
     def __init__(self, capture: Capture, x: Inputs) -> None:
-        self.params = capture.params
+        self.params, self._network = capture.params, capture.network
         keys = [id(p) for p in self.params.values()]
 
         def f(*values: Tensor) -> Tensor:
@@ -164,19 +176,20 @@ class Replayed:
 
     def push(self, v: Tangent) -> Float[Tensor, "N *out"]:
         """J v."""
-        with torch.no_grad():
+        with self._network.undisturbed(), torch.no_grad():
             return self._tangent(*v.values())
 
     def pull(self, u: Float[Tensor, "N *out"]) -> Tangent:
         """Jᵀu."""
-        return pull_back(self._f, self.params, u, keep_graph=True)
+        with self._network.undisturbed():
+            return pull_back(self._f, self.params, u, keep_graph=True)
 
 
 def replayed(capture: Capture, x: Inputs) -> Replayed | None:
     """`Replayed`, or None where torch cannot trace the model or its two halves are not adjoint."""
     try:
         kept = Replayed(capture, x)
-        adjoint = _adjoint(capture, lambda v: (kept.outputs, kept.push(v)), kept.pull)
+        adjoint = _adjoint(capture, lambda v: (kept.outputs, kept.push(v)), lambda _, u: kept.pull(u))
     except Exception:  # tracing fails in many ways; the plain products remain
         return None
     return kept if adjoint else None
