@@ -523,8 +523,32 @@ class Augmented:
     ],
 )
 def test_random_items_of_a_data_set(call: Callable) -> None:
-    with pytest.raises(ValueError, match="The data set does not repeat: its first item differs"):
+    with pytest.raises(ValueError, match="The data set does not repeat: its item 0 differs"):
         call(nn.Linear(3, 1), Augmented())
+
+
+class Rarely:
+    """A data set of which one item is never the same."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, i: int) -> Tensor:
+        return torch.arange(30.0) + i + (torch.randn(30) if i == 7 else 0.0)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model, data: tt.ntk(model, data, max_memory=8_000),
+        lambda model, data: tt.sketch.operator(model, data) @ torch.ones(40),
+        lambda model, data: tt.sketch.nystrom(model, data, [3, 7]),
+        lambda model, data: tt.alignment.rank_tasks(model, data, {"a": torch.arange(40.0)}),
+    ],
+)
+def test_one_random_item_of_a_data_set(call: Callable) -> None:
+    with pytest.raises(ValueError, match="The data set does not repeat: its item 7 differs"):
+        call(nn.Linear(30, 1), Rarely())
 
 
 @pytest.mark.parametrize(

@@ -804,7 +804,7 @@ def test_models_of_two_dtypes(representation: Any) -> None:
 
 
 @pytest.mark.parametrize("representation", [tt.QuasiDiagonal, tt.KFAC, tt.EKFAC, tt.BlockDiagonal, tt.Dense])
-@pytest.mark.filterwarnings("ignore:These parameters never influence")
+@pytest.mark.filterwarnings("ignore:These parameters do not influence")
 def test_a_parameter_without_entries(representation: Any) -> None:
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(3, 2), nn.Identity()).double(), torch.randn(9, 3).double()

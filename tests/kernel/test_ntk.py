@@ -264,3 +264,20 @@ def test_what_one_strip_takes_is_planned_for(model: Callable, size: tuple[int, .
     edge = max(job.plan.edges[0][1], job.plan.edges[1][1])
     least = max(way.cost().least for part in job.plan.parts for way in part.ways)
     assert 4 * edge * least < 105 << 20
+
+
+def test_a_kernel_that_overflows_is_refused() -> None:
+    """Its entries are of order one, but the inputs' squares are not."""
+    model, x = nn.Linear(200, 50, bias=False), torch.randn(30, 200)
+    with pytest.raises(ValueError, match=r"The kernel has NaN or infinity: products .* range of torch.float32"):
+        tt.ntk(model, 1e20 * x, output=lambda f: 1e-20 * f[:, :1])
+    K = tt.ntk(model.double(), 1e20 * x.double(), output=lambda f: 1e-20 * f[:, :1])
+    torch.testing.assert_close(K[..., 0, 0], x.double() @ x.double().T)
+
+
+def test_inputs_made_in_inference_mode() -> None:
+    model, x = nn.Linear(3, 2), torch.randn(5, 3)
+    with torch.inference_mode():
+        frozen = x.clone()
+    assert tt.ntk(model, frozen).equal(tt.ntk(model, x))
+    assert tt.jacobian(model, frozen).dense().equal(tt.jacobian(model, x).dense())

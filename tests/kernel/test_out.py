@@ -18,9 +18,11 @@ from children import CHILDREN, killed
 from torch import distributed, nn
 
 import torchtangent as tt
+from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.kernel import plan
-from torchtangent.kernel.job import MEMORY, Held, Job
+from torchtangent.kernel import job, plan
+from torchtangent.kernel.budget import MEMORY
+from torchtangent.kernel.job import Held, Job
 from torchtangent.kernel.store import KernelStore
 from torchtangent.kernel.tiles import Tile
 
@@ -183,7 +185,7 @@ def test_a_budget_too_small_names_the_least(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ValueError, match=r"max_memory of 1,000 bytes is too small.*needs ([\d,]+) bytes") as error:
         tt.ntk(model, x, max_memory=1000)
     least = int(str(error.value).split("needs ")[1].split(" ")[0].replace(",", ""))
-    torch.testing.assert_close(tt.ntk(model, x, max_memory=int(1.4 * least)), tt.ntk(model, x))
+    torch.testing.assert_close(tt.ntk(model, x, max_memory=least), tt.ntk(model, x))
     with pytest.raises(ValueError, match="too small"):
         tt.ntk(model, x, max_memory=least // 2)
 
@@ -226,20 +228,20 @@ def test_resident_memory_stays_within_the_budget(megabytes: int, samples: int, o
 def test_out_of_memory_halves_the_tiles_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = problem()
     whole = tt.ntk(model, x)
-    contract, panel = Job._contract, Job._layers
+    contract, layers_of = Job._contract, job.layers_of
 
     def tight(self: Job, tile: Tile, left: Held, right: Held, blocks: list[torch.Tensor]) -> None:
         contract(self, tile, left, right, blocks)
         if tile.shape[0] > 4:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-    def narrow(self: Job, batch: torch.Tensor) -> dict[str, LayerJacobian]:
+    def narrow(capture: Capture, batch: torch.Tensor, summed: bool) -> dict[str, LayerJacobian]:
         if len(batch) > 3:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
-        return panel(self, batch)
+        return layers_of(capture, batch, summed)
 
     monkeypatch.setattr(Job, "_contract", tight)
-    monkeypatch.setattr(Job, "_layers", narrow)
+    monkeypatch.setattr(job, "layers_of", narrow)
     with pytest.warns(tt.TangentWarning, match="Memory ran out") as said:
         K = tt.ntk(model, x)
     assert [str(w.message).split("; ")[0] for w in said][:3] == [
@@ -362,7 +364,7 @@ class Branch(nn.Module):
         return ""
 
 
-@pytest.mark.filterwarnings("ignore:These parameters never influence")
+@pytest.mark.filterwarnings("ignore:These parameters do not influence")
 def test_networks_that_differ_in_their_derivatives_are_told_apart(tmp_path: Path) -> None:
     torch.manual_seed(0)
     x, path = torch.randn(6, 3), tmp_path / "K.npy"
@@ -384,3 +386,36 @@ def test_networks_that_differ_in_any_output_are_told_apart(tmp_path: Path, outpu
     scale[-1] = 2
     with pytest.raises(ValueError, match="with the same parameters but other"):
         tt.ntk(model, x, out=path, output=lambda f: f * scale)
+
+
+class Padded(nn.Module):
+    """The mean of the tokens' vectors, without those that are padding."""
+
+    def __init__(self, padding: int) -> None:
+        super().__init__()
+        self.padding, self.embed, self.out = padding, nn.Embedding(20, 8), nn.Linear(8, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        kept = (tokens != self.padding)[..., None].float()
+        return self.out(torch.tanh((self.embed(tokens) * kept).sum(1) / kept.sum(1)))
+
+
+@pytest.mark.parametrize("side", ["x1", "x2"])
+def test_networks_that_differ_on_later_samples_are_told_apart(tmp_path: Path, side: str) -> None:
+    torch.manual_seed(0)
+    model, path = Padded(0), tmp_path / "K.npy"
+    plain, padded = torch.randint(1, 19, (10, 6)), torch.randint(1, 19, (200, 6))
+    padded[1:, 4:] = 19  # the first one has no padding
+    data = (padded,) if side == "x1" else (plain, padded)
+    K = tt.ntk(model, *data, reduce="trace", out=path)
+    assert np.array_equal(tt.ntk(model, *data, reduce="trace", out=path), K)
+    model.padding = 19
+    with pytest.raises(ValueError, match="with the same parameters but other outputs"):
+        tt.ntk(model, *data, reduce="trace", out=path)
+
+
+def test_networks_that_differ_a_little_are_told_apart(tmp_path: Path) -> None:
+    model, x = problem()
+    tt.ntk(model, x, out=tmp_path / "K.npy")
+    with pytest.raises(ValueError, match="with the same parameters but other outputs"):
+        tt.ntk(model, x, out=tmp_path / "K.npy", output=lambda f: 1.0005 * f)

@@ -364,6 +364,24 @@ def test_landmarks_of_numpy_and_empty_parameters() -> None:
     with pytest.raises(ValueError, match="landmarks must be a number or a list of different samples"):
         sketch.nystrom(model, x, torch.tensor([0.7, 3.9]))
     model.none = nn.Parameter(torch.empty(0, 4))
-    with pytest.warns(UserWarning, match="never influence"):
+    with pytest.warns(UserWarning, match="do not influence"):
         assert sketch.project(model, x, 8).matrix.shape == (6, 8)
     assert repr(sketch.project(model, x, 8, params="weight")).startswith("Features(6 × 8, error=")
+
+
+def test_features_are_the_same_under_autocast() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(5, 40), nn.Tanh(), nn.Linear(40, 1)), torch.randn(30, 5)
+    features = sketch.nystrom(model, x, 10)
+    with torch.autocast("cpu", torch.bfloat16):
+        again = sketch.nystrom(model, x, 10)
+        extended = features(x)
+    assert again.error == features.error
+    assert again.matrix.equal(features.matrix)
+    torch.testing.assert_close(extended, features.matrix)
+
+
+def test_parameters_may_come_from_a_generator() -> None:
+    model, x = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1)), torch.randn(6, 5)
+    chosen = sketch.nystrom(model, x, 3, params=(name for name in ["2.*"]))
+    assert chosen.matrix.equal(sketch.nystrom(model, x, 3, params="2.*").matrix)

@@ -22,8 +22,8 @@ import torch
 from children import CHILDREN, killed
 from torch import Tensor
 
-from torchtangent.kernel import identity
-from torchtangent.kernel.identity import content_hash
+from torchtangent.kernel import hashing
+from torchtangent.kernel.hashing import content_hash
 from torchtangent.kernel.store import KernelStore, load_kernel
 from torchtangent.kernel.tilefile import HEADER
 from torchtangent.kernel.tiles import Tile
@@ -90,9 +90,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "K.npy"
 
 
-@pytest.fixture(params=[64, identity.STRIPE], ids=["small stripes", "one stripe"])
+@pytest.fixture(params=[64, hashing.STRIPE], ids=["small stripes", "one stripe"])
 def _stripe(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "STRIPE", request.param)
+    monkeypatch.setattr(hashing, "STRIPE", request.param)
 
 
 # What goes in comes out.
@@ -400,8 +400,8 @@ def test_paths_that_cannot_be_a_store(tmp_path: Path) -> None:
         ("{", "not readable as a kernel's manifest"),
         ("[1]", "not readable as a kernel's manifest"),
         ('{"a": 1}', "not readable as a kernel's manifest"),
-        ('{"format": "torchtangent-kernel", "version": 1}', "not readable as a kernel's manifest"),
-        ('{"format": "torchtangent-kernel", "version": 99}', "has version 99, this code reads 1"),
+        ('{"format": "torchtangent-kernel", "version": 2}', "not readable as a kernel's manifest"),
+        ('{"format": "torchtangent-kernel", "version": 99}', "has version 99, this code reads 2"),
     ],
 )
 @pytest.mark.parametrize("data", [".partial", "", None])

@@ -223,7 +223,7 @@ class LayerSource:
     @cached_property
     def _room(self) -> int:
         """Bytes of activations and factors at a time: many on a GPU, where pieces that do not fill it are waits."""
-        device = next(iter(self.capture.params.values())).device
+        device = self.capture.device
         if device.type != "cuda":
             return _TRACE
         return torch.cuda.get_device_properties(device).total_memory // _SHARE

@@ -44,7 +44,7 @@ class Network:
 
         Outputs (N,) are (N, 1) here, unless they are wanted `as_returned`.
         """
-        args, kwargs = arguments(map_leaves(Tensor.detach, x))
+        args, kwargs = arguments(map_leaves(_usable, x))
         replaced = self._copied_buffers()
         for key, value in (params or {}).items():
             replaced.update(dict.fromkeys(self._names[key], value))
@@ -97,6 +97,11 @@ class Network:
                     made[id(b)] = made.get(id(b), b.clone())
                     copies[f"{path}.{attribute}" if path else attribute] = made[id(b)]
         return copies
+
+
+def _usable(t: Tensor) -> Tensor:
+    """Without its own graph; a copy, if it was made in inference mode: autograd keeps none of those."""
+    return t.clone() if t.is_inference() and not torch.is_inference_mode_enabled() else t.detach()
 
 
 def _described(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

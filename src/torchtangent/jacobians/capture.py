@@ -71,6 +71,21 @@ class Capture:
         self.output_shape = torch.Size()  # (C,) or (T, C), known once a batch was checked
         self._said: set[str] = set()
 
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(iter(self.params.values())).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The parameters'."""
+        return next(iter(self.params.values())).dtype
+
+    @property
+    def wide_dtype(self) -> torch.dtype:
+        """That of sums: float32 at least."""
+        return torch.promote_types(self.dtype, torch.float32)
+
     def trace(self, x: Inputs) -> Trace:
         """Run the model on a batch and record it; the first batch is also checked."""
         trace = self.check(x) or self.record(x)

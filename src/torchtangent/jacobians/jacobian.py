@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.inputs import Inputs, Output, batch_size, leaves, split, versions, wide
+from torchtangent.jacobians.inputs import Inputs, Output, batch_size, leaves, split, versions
 from torchtangent.jacobians.products import pull, push
 from torchtangent.jacobians.select import Params
 from torchtangent.operators.derivative import linear
@@ -81,8 +81,7 @@ class Jacobian:
     @float32_products()
     def dense(self) -> Float[Tensor, "N *out P"]:
         """J itself, parameters flattened and concatenated in `named_parameters()` order."""
-        dtype = torch.promote_types(next(iter(self._capture.params.values())).dtype, torch.float32)
-        device = next(iter(self._capture.params.values())).device
+        dtype, device = self._capture.wide_dtype, self._capture.device
         require("J", tuple(self.shape), dtype, device, "J @ v, J.T @ u and J.layers do without it, as does tt.ntk.")
         J = torch.empty(self.shape, dtype=dtype, device=device)
         for index, x in self._pieces(cotangents=J[0, ..., 0].numel()):
@@ -127,10 +126,10 @@ class Jacobian:
 
     def _check_like(self, v: Tensor) -> None:
         """A vector must be of the parameters' dtype (or float32, for those of half precision) and device."""
-        p = next(iter(self._capture.params.values()))
-        if v.device != p.device or v.dtype not in (p.dtype, wide(p.detach()).dtype):
+        dtype, device = self._capture.dtype, self._capture.device
+        if v.device != device or v.dtype not in (dtype, self._capture.wide_dtype):
             raise ValueError(
-                f"The vector is {v.dtype} on {v.device}, the model {p.dtype} on {p.device}. Convert one with .to()."
+                f"The vector is {v.dtype} on {v.device}, the model {dtype} on {device}. Convert one with .to()."
             )
 
     def _check(self) -> None:

@@ -61,8 +61,8 @@ class Trace:
         if self.unused:
             capture.say_once(
                 "unused",
-                f"These parameters never influence the output, so their part of the Jacobian is zero: "
-                f"{listed(self.unused)}.",
+                f"These parameters do not influence the output (samples looked at: {len(f)}), so their part of the "
+                f"Jacobian is zero: {listed(self.unused)}.",
             )
 
     @property

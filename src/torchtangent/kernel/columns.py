@@ -50,7 +50,7 @@ def push_columns(capture: Capture, samples: Samples, G: Float[Tensor, "P K"]) ->
 
 def batches(capture: Capture, samples: Samples) -> Iterator[tuple[slice, Inputs]]:
     """Some samples at a time, and the rows that they are; so few that one layer's J may be formed."""
-    capture.check(samples.batch(0, min(2, len(samples))))
+    capture.check(samples.few())
     outputs = capture.output_shape.numel()
     largest = outputs * max(p.numel() * max(4, p.element_size()) for p in capture.params.values())
     step = min(capture.samples_within(_BUDGET, outputs), max(1, capture.budget(_BUDGET) // largest))
@@ -96,7 +96,7 @@ def _differentiate(capture: Capture, x: Inputs, U: Float[Tensor, "rows K"], G: F
 
 
 def _push_each(capture: Capture, x: Inputs, G: Float[Tensor, "P K"]) -> Float[Tensor, "rows K"]:
-    space, dtype = capture.space, next(iter(capture.params.values())).dtype
+    space, dtype = capture.space, capture.dtype
     columns = [push(capture, x, space.split(g.to(dtype).contiguous()))[1] for g in G.unbind(1)]
     return torch.stack([w.flatten() for w in columns], 1).to(G.dtype)
 

@@ -1,47 +1,62 @@
-"""What a tensor holds, as a short hash."""
+"""Which kernel is it: what its numbers depend on, and whether a stored one is of the same network."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import UInt8
-from torch import Tensor
 
-STRIPE = 8 << 20  # bytes that are hashed, copied and moved at once
+from torchtangent.jacobians.call import float32_products
+from torchtangent.jacobians.capture import Capture
+from torchtangent.jacobians.inputs import wide
+from torchtangent.jacobians.products import noise, pull
+from torchtangent.kernel.hashing import content_hash
+from torchtangent.kernel.samples import Samples
 
+_LOOKED_AT = 64  # samples of each side
+_GRADIENTS = 1e-2  # how far their norms may be from each other: on another device a ReLU may turn
 
-def content_hash(tensors: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> str:
-    """A hash of names, shapes, dtypes and bytes, the same on every device.
-
-    >>> content_hash({"x": torch.zeros(3)}) == content_hash([("x", torch.zeros(3))])
-    True
-    >>> content_hash({"x": torch.zeros(3)}) == content_hash({"x": torch.zeros(3, 1)})
-    False
-    """
-    digest = new_hash()
-    for name, tensor in tensors.items() if isinstance(tensors, Mapping) else tensors:
-        digest.update(json.dumps([name, list(tensor.shape), str(tensor.dtype)]).encode())
-        rows = torch.atleast_1d(tensor.detach())
-        for part in stripes(slice(0, len(rows)), rows[:1].nbytes):
-            digest.update(bytes_of(rows[part].cpu()).numpy().data)
-    return digest.hexdigest()
+Probe = dict[str, list[float]]
 
 
-def new_hash() -> hashlib.blake2b:
-    """The hash that is used for everything, of 16 bytes."""
-    return hashlib.blake2b(digest_size=16)
+def identity(capture: Capture, x1: Samples, x2: Samples, precision: str, reduce: str) -> dict[str, Any]:
+    """What the numbers of a kernel depend on."""
+    return {
+        "architecture": str(capture.model),
+        "parameters": content_hash(capture.model.named_parameters()),
+        "buffers": content_hash(capture.model.named_buffers()),
+        "chosen": list(capture.params),
+        "x1": x1.fingerprint(),
+        "x2": "x1" if x2 is x1 else x2.fingerprint(),
+        "precision": precision,
+        "reduce": reduce,
+    }
 
 
-def bytes_of(tensor: Tensor) -> UInt8[Tensor, "bytes"]:
-    """A tensor's bytes in row-major order; its own memory, if it is contiguous."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
+@float32_products()
+def probe(capture: Capture, sides: Sequence[Samples]) -> Probe:
+    """What tells networks with the same parameters apart: outputs of some samples, and gradients of the first."""
+    generator = torch.Generator().manual_seed(0)
+    x = sides[0].batch(0, 1)
+    u = noise(capture.outputs(x), generator)
+    outputs = [
+        float((wide(u) * capture.outputs(samples.batch(i, i + 1))).sum())
+        for samples in sides
+        for i in range(0, len(samples), max(1, len(samples) // _LOOKED_AT))
+    ]
+    norms = [float(wide(g).norm()) for g in pull(capture, x, u).values()]
+    return {"outputs": [float(u.numel()), *outputs], "gradients": norms}
 
 
-def stripes(rows: slice, row_bytes: int, least: int = 1) -> Iterator[slice]:
-    """Rows, as many at a time as make a stripe, and `least` at least."""
-    step = max(1, least, STRIPE // max(1, row_bytes))
-    for start in range(rows.start, rows.stop, step):
-        yield slice(start, min(start + step, rows.stop))
+def check_same(stored: Any, now: Probe, rounding: float) -> None:
+    """Refuse a stored kernel whose probe is of another network."""
+    stored = stored if isinstance(stored, Mapping) else {}
+    for what, small in (("outputs", rounding / 10), ("gradients", _GRADIENTS)):
+        a, b = np.array(stored.get(what, [])), np.array(now[what])
+        if len(a) != len(b) or not np.abs(a - b).max(initial=0) <= small * np.abs(a).max(initial=0):
+            raise ValueError(
+                f"The kernel that is stored there belongs to a network with the same parameters but other {what}: "
+                f"{a[:3].tolist()} then, {b[:3].tolist()} now. Use another path."
+            )

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.inputs import Inputs, Output, wide
-from torchtangent.jacobians.products import noise, pull
+from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.select import Params
+from torchtangent.kernel.budget import default_budget, halve
+from torchtangent.kernel.columns import layers_of
 from torchtangent.kernel.distributed import Ranks
-from torchtangent.kernel.identity import content_hash
+from torchtangent.kernel.identity import check_same, identity, probe
 from torchtangent.kernel.panel import Panel
 from torchtangent.kernel.plan import Machine, Task, make_plan
 from torchtangent.kernel.precision import find_precision, for_captures, for_contractions
@@ -28,12 +29,9 @@ from torchtangent.kernel.store import KernelStore, load_kernel
 from torchtangent.kernel.tiles import Tile, tiles_of
 from torchtangent.kernel.way import REDUCTIONS, Block, DifferentUse, Outputs
 from torchtangent.kernel.writer import Writer
-from torchtangent.notice import warn
 from torchtangent.operators import memory
 from torchtangent.operators.symmetric import reflect
 
-MEMORY = "TORCHTANGENT_MEMORY"  # the environment's word on how much of the machine's memory is ours
-FRACTION = {"cpu": 0.5, "cuda": 0.9}  # of the machine's memory, if neither user nor environment say how much
 _CAPTURE = 2.0  # bytes while capturing, as a multiple of what a trace holds
 
 Held = tuple[Panel, int]  # kept samples, and the first one's place among all
@@ -60,23 +58,22 @@ class Job:
         if reduce not in REDUCTIONS:
             raise ValueError(f"reduce={reduce!r} is not one of {', '.join(map(repr, REDUCTIONS))}.")
         self.capture = Capture(model, params, output)
-        p = next(iter(self.capture.params.values()))
-        self.device, self.per_layer = p.device, per_layer
-        self.precision = find_precision(precision, p.dtype)
-        self.x1 = Samples(x1, p.device)
-        self.x2 = self.x1 if x2 is None else Samples(x2, p.device)
+        self.device, self.per_layer = self.capture.device, per_layer
+        self.precision = find_precision(precision, self.capture.dtype)
+        self.x1 = Samples(x1, self.device)
+        self.x2 = self.x1 if x2 is None else Samples(x2, self.device)
         self.symmetric = x2 is None
         if not self.symmetric:
             check_alike(self.x1, self.x2)
         self.reduce, self.ranks = reduce, Ranks.current()
         try:
             with for_captures(self.precision, self.device):
-                layers = self._layers(self.x1.batch(0, min(2, len(self.x1))))
+                layers = layers_of(self.capture, self.x1.few(), reduce == "sum")
         except TypeError as error:
             raise self.x1.explained(error) from error
         C = self.capture.output_shape.numel()
         self.outputs = Outputs(reduce, 1 if reduce == "sum" else C)
-        self.budget = _default_budget(p.device) if max_memory is None else max_memory
+        self.budget = default_budget(self.device) if max_memory is None else max_memory
         self.task = self._task(layers, stored)
         self.plan = make_plan(self.task)
 
@@ -103,6 +100,7 @@ class Job:
                         k[:, tile.rows, :, tile.cols] = block.to(place)
                 bar.add(tile.pairs)
         kernels = [self._finish(k, self.symmetric) for k in K]
+        self._check_finite(K)
         if not self.per_layer:
             return kernels[0]
         names = [part.names[0] for part in self.plan.parts]
@@ -111,19 +109,20 @@ class Job:
 
     def run_to(self, path: str | os.PathLike[str], progress: bool | Report | None) -> np.memmap:
         """The kernel on disk: what is not there yet is computed, by all ranks."""
+        now = probe(self.capture, [self.x1] if self.symmetric else [self.x1, self.x2])
         open_store = partial(
             KernelStore.open,
             path,
-            self.identity(),
+            identity(self.capture, self.x1, self.x2, self.precision.name, self.reduce),
             self.shape,
             self.precision.total,
-            {**self.plan.to_json(), "probe": self._probe()},
+            {**self.plan.to_json(), "probe": now},
             self.symmetric,
         )
         store = open_store() if self.ranks.rank == 0 else None
         self.ranks.wait()
         store = store or open_store()
-        self._check_probe(store.plan["probe"])
+        check_same(store.plan["probe"], now, self.capture.rounding(torch.empty(0)))
         self.plan = self.plan.follow(self.task, store.plan)
         self.plan = replace(self.plan, panel=self.ranks.from_first(self.plan.panel))  # the same captures on all
         pending = self.ranks.from_first(store.pending())
@@ -137,43 +136,6 @@ class Job:
             store.finish()
         self.ranks.wait()
         return load_kernel(path)
-
-    def _probe(self) -> dict[str, list[float]]:
-        """What tells networks with the same parameters apart: outputs of the first sample, and their gradients."""
-        x = self.x1.batch(0, 1)
-        with for_captures(self.precision, self.device):
-            f = self.capture.outputs(x)
-            u = noise(f, torch.Generator().manual_seed(0))
-            norms = [float(wide(g).norm()) for g in pull(self.capture, x, u).values()]
-        return {
-            "outputs": [float(f.numel()), float((wide(u) * f).sum()), *f.flatten()[:16].tolist()],
-            "gradients": norms,
-        }
-
-    def _check_probe(self, stored: Any) -> None:
-        now = self._probe()
-        stored = stored if isinstance(stored, dict) else {}
-        for what, rtol in (("outputs", 1e-3), ("gradients", 1e-2)):
-            a, b = np.array(stored.get(what, [])), np.array(now[what])
-            if len(a) != len(b) or not np.allclose(a, b, rtol=rtol, atol=rtol * 0.1 * np.abs(a).max(initial=0)):
-                raise ValueError(
-                    f"The kernel that is stored there belongs to a network with the same parameters but other {what}: "
-                    f"{a[:3].tolist()} then, {b[:3].tolist()} now for the first sample. Use another path."
-                )
-
-    def identity(self) -> dict[str, Any]:
-        """What the numbers of the kernel depend on."""
-        model = self.capture.model
-        return {
-            "architecture": str(model),
-            "parameters": content_hash(model.named_parameters()),
-            "buffers": content_hash(model.named_buffers()),
-            "chosen": list(self.capture.params),
-            "x1": self.x1.fingerprint(),
-            "x2": "x1" if self.symmetric else self.x2.fingerprint(),
-            "precision": self.precision.name,
-            "reduce": self.reduce,
-        }
 
     def blocks(self, tiles: Sequence[Tile], where: Where) -> Iterator[tuple[Tile, list[Block]]]:
         """Compute this rank's share of tiles: each with its block of the kernel (or of each part's kernel).
@@ -229,22 +191,18 @@ class Job:
         while i < stop and not changed:
             try:
                 with for_captures(self.precision, self.device):
-                    layers = self._layers(x.batch(i, min(i + batch, stop)))
+                    layers = layers_of(self.capture, x.batch(i, min(i + batch, stop)), self.reduce == "sum")
                 with for_contractions(self.precision):
                     panel.append(layers)
                 i += batch
             except DifferentUse as error:
                 changed = str(error)
             except RuntimeError as error:
-                batch = _halve(error, batch, "samples captured at a time")
+                batch = halve(error, batch, "samples captured at a time")
         for name in filter(None, self.ranks.gather(changed)):
             raise DifferentUse(name)
         panel.share()
         return panel
-
-    def _layers(self, x: Inputs) -> dict[str, LayerJacobian]:
-        trace = self.capture.trace(x)
-        return trace.pull(torch.ones_like(trace.outputs)[None] if self.reduce == "sum" else trace.units())
 
     def _tile(self, tile: Tile, left: Held, right: Held, blocks: list[Block]) -> list[Block]:
         """The blocks of a tile, filled; in pieces, should memory run out."""
@@ -252,7 +210,7 @@ class Job:
         try:
             self._contract(tile, left, right, blocks)
         except RuntimeError as error:
-            half = _halve(error, tile.shape[0], "rows of a tile")
+            half = halve(error, tile.shape[0], "rows of a tile")
         if half:  # here, and not above, where the error still holds what filled the memory
             middle = tile.rows.start + half
             for block in blocks:
@@ -288,6 +246,14 @@ class Job:
             return block[0].permute(0, 2, 1, 3)
         return block[:, :, 0, :, 0].permute(1, 2, 0) if self.reduce == "diag" else block[0, :, 0, :, 0]
 
+    def _check_finite(self, blocks: Sequence[Block]) -> None:
+        """Outputs and factors were finite, but sums of squares may leave the range of their dtype."""
+        if not all(bool(torch.isfinite(k.sum())) or bool(torch.isfinite(k).all()) for k in blocks):
+            raise ValueError(
+                "The kernel has NaN or infinity: products of gradients leave the range of "
+                f"{self.precision.total}. Scale the inputs or the outputs, or pass model.double()."
+            )
+
     def _task(self, layers: dict[str, LayerJacobian], stored: bool) -> Task:
         fixed, each = self.capture.bytes_per_sample
         captured = int(_CAPTURE * (fixed + self.outputs.outputs * each))
@@ -307,29 +273,3 @@ class Job:
             self.per_layer,
             self.ranks.size if stored else 1,
         )
-
-
-def _default_budget(device: torch.device) -> int:
-    if device.type == "cuda":
-        total = torch.cuda.get_device_properties(device).total_memory
-    else:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    said = os.environ.get(MEMORY)
-    try:
-        fraction = FRACTION.get(device.type, 0.5) if said is None else float(said)
-    except ValueError:
-        fraction = 0.0
-    if not 0 < fraction <= 1:
-        raise ValueError(f"{MEMORY}={said} in the environment is not a fraction of the memory, such as 0.4.")
-    return int(fraction * total)
-
-
-def _halve(error: RuntimeError, size: int, what: str) -> int:
-    """Half the size after an out-of-memory error, and say so; other errors go on."""
-    lack = isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-    if not lack or size <= 1:
-        raise error
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    warn(f"Memory ran out with {size} {what}; going on with {size // 2}.")
-    return size // 2

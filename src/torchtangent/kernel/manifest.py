@@ -15,7 +15,7 @@ from typing import Any
 from torchtangent.kernel.tiles import Key, Tile, tiles_of
 
 FORMAT = "torchtangent-kernel"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)

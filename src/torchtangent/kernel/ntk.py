@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from torchtangent.jacobians.inputs import Output
@@ -62,7 +63,7 @@ def ntk(
     tensor([[ 2.,  3.],
             [ 3., 14.]])
     """
-    if max_memory is not None and not isinstance(max_memory, int):
+    if max_memory is not None and not isinstance(max_memory, int | np.integer):
         raise TypeError(f"max_memory is a number of bytes, got {max_memory!r}.")
     if out is not None and per_layer:
         raise ValueError("out= writes one kernel; per_layer=True gives several. Ask for one parameter with params=...")
@@ -75,7 +76,7 @@ def ntk(
         params=params,
         per_layer=per_layer,
         precision=precision,
-        max_memory=max_memory,
+        max_memory=None if max_memory is None else int(max_memory),
         stored=out is not None,
     )
     if explain:

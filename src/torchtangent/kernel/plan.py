@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -147,8 +147,8 @@ class Plan:
         planned = make_plan(replace(task, ranks=1), stored["ways"])
         if edges[0][1] > planned.edges[0][1] or stored["batch"] > planned.batch:
             warn(
-                f"The stored plan has tiles of {edges[0][1]} samples, captured {stored['batch']} at a time; "
-                f"{planned.edges[0][1]} and {planned.batch} fit into max_memory today. It is followed, with more "
+                f"The plan it began with has tiles of {edges[0][1]} samples, captured {stored['batch']} at a time; "
+                f"{planned.edges[0][1]} and {planned.batch} fit into max_memory now. It is followed, with more "
                 "memory.",
             )
         fits = max(1, self.panel * self.edges[0][1] // longest)
@@ -181,6 +181,20 @@ def make_plan(task: Task, ways: Mapping[str, str] | None = None) -> Plan:
         task: What is to be done.
         ways: Names of ways, to take these.
     """
+    need = 0
+    while isinstance(plan := _plan_within(replace(task, budget=max(task.budget, need)), ways), int):
+        need = max(plan, need + 1)  # with more memory other ways are possible, which may need more
+    if need:
+        raise ValueError(
+            f"max_memory of {task.budget:,} bytes is too small: one tile of one sample needs {need:,} "
+            f"bytes, {task.result:,} of them for the kernel itself. "
+            "Give more, or write the kernel to disk with out=..."
+        )
+    return plan
+
+
+def _plan_within(task: Task, ways: Mapping[str, str] | None) -> Plan | int:
+    """The plan, or the bytes that it lacks memory for."""
     n, m = task.samples
     everything = n + (m or 0)
     for margin in _MARGINS:
@@ -195,28 +209,20 @@ def make_plan(task: Task, ways: Mapping[str, str] | None = None) -> Plan:
     captured = task.captured + _COPIES * 4 * sum(w.cost().held for w in chosen.values() if isinstance(w, Formed))
     free = task.budget - task.result
     most = max(n, m or 0)
-    work = max(int(_SHARE * free), _least_work(captured, opened, tile))
-    least = work + 2 * held
-    if free < least:
-        need = task.result + _least_work(captured, opened, tile) + 2 * held
-        raise ValueError(
-            f"max_memory of {task.budget:,} bytes is too small: one tile of one sample needs {math.ceil(need):,} "
-            f"bytes, {task.result:,} of them for the kernel itself. "
-            "Give more, or write the kernel to disk with out=..."
-        )
+    least = _least_work(captured, opened, tile)
+    if free < least + 2 * held:
+        return math.ceil(task.result + least + 2 * held)
+    work = max(least, min(int(_SHARE * free), free - 2 * held))
     edge = _largest(lambda e: tile * e * e + 2 * opened * e <= work / 2, min(most, task.edge))
-    edges1 = _edges(n, edge)
-    edges2 = edges1 if m is None else _edges(m, edge)
-    longest = max(edges1[1], edges2[1])
+    edges1, edges2 = _cut(task, edge)
     if everything * held + work <= free:
         panel = max(len(edges1), len(edges2)) - 1
     else:
         kept = int((free - work) / (2 * held))  # samples of a panel, of which each rank needs tiles
         fits = max(1, kept if task.ranks == 1 else kept // (_SHARES * task.ranks))
-        if fits < longest:
+        if fits < max(edges1[1], edges2[1]):
             edge = fits
-            edges1 = _edges(n, edge)
-            edges2 = edges1 if m is None else _edges(m, edge)
+            edges1, edges2 = _cut(task, edge)
         panel = max(1, kept // max(edges1[1], edges2[1]))
     fast = max(_FEW[task.machine.kind], _CAPTURED[task.machine.kind] // max(1, captured))
     batch = max(1, min(_BATCH[task.machine.kind], fast, work // max(1, captured)))
@@ -304,6 +310,13 @@ def _least_work(captured: int, opened: int, tile: int) -> int:
     return max(captured, 2 * (tile + 2 * opened))
 
 
+def _cut(task: Task, edge: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Where tiles begin and end, on both sides."""
+    n, m = task.samples
+    rows = _edges(n, edge)
+    return rows, rows if m is None else _edges(m, edge)
+
+
 def _edges(n: int, edge: int) -> tuple[int, ...]:
     """Tiles of nearly equal size, aligned where there are several."""
     tiles = math.ceil(n / edge)
@@ -313,7 +326,7 @@ def _edges(n: int, edge: int) -> tuple[int, ...]:
     return (*range(0, n, step), n)
 
 
-def _largest(fits: Any, most: int) -> int:
+def _largest(fits: Callable[[int], bool], most: int) -> int:
     """The largest number up to `most` that fits, 1 at least."""
     low, high = 1, max(1, most)
     while low < high:

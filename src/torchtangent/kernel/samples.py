@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
 from torchtangent.jacobians.inputs import Inputs, batch_size, leaves, map_leaves, take
-from torchtangent.kernel.identity import content_hash
+from torchtangent.kernel.hashing import bytes_of, content_hash
+
+_READ_TWICE = 8  # items of a data set, before anything else
 
 
 class Samples:
@@ -24,15 +28,13 @@ class Samples:
 
     def __init__(self, x: Any, device: torch.device) -> None:
         self.device = device
-        self.dataset = None if isinstance(x, Tensor | tuple | Mapping) else x
+        self.dataset: Repeating | None = None
         self.x = x
-        if self.dataset is None:
+        if isinstance(x, Tensor | tuple | Mapping):
             self.count = batch_size(x)
         elif hasattr(x, "__len__") and hasattr(x, "__getitem__"):
+            self.x = self.dataset = x if isinstance(x, Repeating) else Repeating(x)
             self.count = len(x)
-            if not self.count:
-                raise ValueError("The data set is empty (0 samples): there is nothing to differentiate.")
-            self._check_repeats()
         else:
             advice = " Pass loader.dataset, if its items are inputs alone." if hasattr(x, "dataset") else ""
             raise TypeError(
@@ -42,15 +44,6 @@ class Samples:
 
     def __len__(self) -> int:
         return self.count
-
-    def _check_repeats(self) -> None:
-        """Samples are read more than once, and must be the same each time."""
-        one, two = (leaves(default_collate([self.x[0]])) for _ in range(2))
-        if len(one) != len(two) or not all(_same(a, b) for a, b in zip(one, two, strict=True)):
-            raise ValueError(
-                "The data set does not repeat: its first item differs from one time to the next, as with random "
-                "augmentation, but samples are read more than once. Switch it off, or pass the inputs as a tensor."
-            )
 
     def batch(self, start: int, end: int) -> Inputs:
         """Samples start … end − 1, on the device; NaN and infinity are refused."""
@@ -66,6 +59,10 @@ class Samples:
                 if len(bad):
                     raise ValueError(f"The inputs have NaN or infinity, first in sample {start + int(bad[0])}.")
         return x
+
+    def few(self) -> Inputs:
+        """The first two, or all: enough to look at a model with."""
+        return self.batch(0, min(2, len(self)))
 
     def explained(self, error: TypeError) -> TypeError:
         """What the model said of its inputs, with a guess where a data set gave it several."""
@@ -92,9 +89,42 @@ class Samples:
         return {name: tuple(t.shape[1:]) for name, t in named.items() if isinstance(t, Tensor) and t.dim()}
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    """Whether two are equal; NaN, which is refused elsewhere, equals itself."""
-    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+class Repeating:
+    """A data set whose items are read more than once, and must be the same each time."""
+
+    def __init__(self, dataset: Any) -> None:
+        if not len(dataset):
+            raise ValueError("The data set is empty (0 samples): there is nothing to differentiate.")
+        self.dataset = dataset
+        self._seen: dict[int, int] = {}
+        for index in 2 * [*range(0, len(dataset), max(1, len(dataset) // _READ_TWICE))]:
+            self[index]
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        item = self.dataset[index]
+        found = _checksum(item)
+        if self._seen.setdefault(index, found) != found:
+            raise ValueError(
+                f"The data set does not repeat: its item {index} differs from one time to the next, as with random "
+                "augmentation, but samples are read more than once. Switch it off, or pass the inputs as a tensor."
+            )
+        return item
+
+
+def _checksum(item: Any, start: int = 0) -> int:
+    """Of all that an item of a data set holds."""
+    if isinstance(item, Mapping | tuple | list):
+        for part in item.values() if isinstance(item, Mapping) else item:
+            start = _checksum(part, start)
+        return start
+    if isinstance(item, Tensor):
+        return zlib.crc32(bytes_of(item.detach().cpu()).numpy().data, start)
+    if isinstance(item, np.ndarray | np.generic):
+        return zlib.crc32(item.tobytes(), start)
+    return zlib.crc32(repr(item).encode(), start) if isinstance(item, int | float | complex | str | bytes) else start
 
 
 def check_alike(x1: Samples, x2: Samples) -> None:

@@ -101,18 +101,16 @@ def operator(model: nn.Module, x: Any, *, params: Params = None, output: Output 
     tensor([4., 4., 4., 4., 4., 4.])
     """
     product = _Product(Capture(model, params, output), x)
-    return ImplicitOperator(product, product.size, product.dtype, product.samples.device)
+    return ImplicitOperator(product, product.size, product.capture.wide_dtype, product.capture.device)
 
 
 class _Product:
     """V ↦ J(JᵀV), in two sweeps over the samples."""
 
     def __init__(self, capture: Capture, x: Any) -> None:
-        p = next(iter(capture.params.values()))
-        self.capture, self.samples = capture, Samples(x, p.device)
+        self.capture, self.samples = capture, Samples(x, capture.device)
         self.versions = versions(leaves(x)) if self.samples.dataset is None else []
-        self.dtype = torch.promote_types(p.dtype, torch.float32)
-        capture.check(self.samples.batch(0, min(2, len(self.samples))))
+        capture.check(self.samples.few())
         self.size = len(self.samples) * capture.output_shape.numel()
 
     def __call__(self, V: Float[Tensor, "rows K"]) -> Float[Tensor, "rows K"]:
@@ -160,16 +158,17 @@ def nystrom(
     if probes < 1:
         raise ValueError(f"probes must be at least 1, got {probes}.")
     capture = Capture(model, params, output)
-    samples = Samples(x, next(iter(capture.params.values())).device)
+    samples = Samples(x, capture.device)
+    x = samples.x
     order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed), device="cpu")
     chosen = _chosen(landmarks, order)
     others = order[~torch.isin(order, chosen)]
     probed = others[:probes]
-    marks = _pick(x, chosen)
+    marks, names = _pick(x, chosen), frozenset(capture.params)
 
     def columns(x: Any, y: Any) -> Float[Tensor, "rows cols"]:
         capture.check_unmoved()
-        K = ntk(model, x, y, reduce=reduce, params=params, output=output)
+        K = ntk(model, x, y, reduce=reduce, params=lambda name, _: name in names, output=output)
         return flatten(K) if reduce == "full" else K
 
     K = columns(x, marks)
@@ -179,7 +178,7 @@ def nystrom(
 
     def compare(K: Tensor, index: Tensor) -> Float[Tensor, "2"]:
         """‖K − ΦΦᵀ‖² and ‖K‖² over the columns of some samples."""
-        gap = K - matrix @ matrix[_rows(index, outputs)].T
+        gap = K - product(matrix, matrix[_rows(index, outputs)].T)
         return torch.stack([torch.linalg.vector_norm(t.double()).square() for t in (gap, K)])
 
     found = compare(K, chosen)
@@ -193,7 +192,7 @@ def nystrom(
         matrix,
         error=_ratio(gap, size) ** 0.5,
         trace_error=_ratio(total - explained, total),
-        extend=lambda new: (K := columns(new, marks)) @ root.to(K.device),
+        extend=lambda new: product(K := columns(new, marks), root.to(K.device)),
     )
 
 
@@ -224,13 +223,12 @@ def project(
     if dimension < 2:
         raise ValueError(f"dimension must be at least 2 (the error is estimated from the spread), got {dimension}.")
     capture = Capture(model, params, output)
-    device = next(iter(capture.params.values())).device
 
     def features(x: Any) -> tuple[Float[Tensor, "rows R"], float]:
         """JΩ / √dimension, and ‖J‖²."""
         found, total = [], 0.0
         with float32_products():
-            for _, part in batches(capture, Samples(x, device)):
+            for _, part in batches(capture, Samples(x, capture.device)):
                 layers = layers_of(capture, part)
                 found.append(_projected(layers, dimension, seed) / dimension**0.5)
                 total += square_sum(layers)

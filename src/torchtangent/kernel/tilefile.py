@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.kernel.identity import bytes_of, new_hash, stripes
+from torchtangent.kernel.hashing import bytes_of, new_hash, stripes
 from torchtangent.kernel.manifest import Manifest
 from torchtangent.kernel.tiles import Key, Tile, mirror
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 from threadpoolctl import threadpool_limits
 
-from torchtangent.kernel.job import FRACTION
+from torchtangent.kernel.budget import FRACTION
 from torchtangent.lab import data as datasets
 from torchtangent.lab.claims import Finding
 from torchtangent.lab.judging import Key, any_code, counted, part_keys, settle

@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from threadpoolctl import threadpool_limits
 
-from torchtangent.kernel.job import MEMORY
+from torchtangent.kernel.budget import MEMORY
 
 Report = Callable[[int, int | None], None]
 Work = Callable[[Report], Any]
