@@ -20,7 +20,7 @@ from torch import distributed, nn
 import torchtangent as tt
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.kernel import job, plan
+from torchtangent.kernel import job, plan, task
 from torchtangent.kernel.budget import MEMORY
 from torchtangent.kernel.job import Held, Job
 from torchtangent.kernel.store import KernelStore
@@ -34,7 +34,7 @@ def problem(n: int = 13) -> tuple[nn.Module, torch.Tensor]:
 
 
 def small_tiles(monkeypatch: pytest.MonkeyPatch, edge: int = 4) -> None:
-    monkeypatch.setattr(plan, "_EDGE", {"cpu": edge, "cuda": edge})
+    monkeypatch.setattr(task, "_EDGE", {"cpu": edge, "cuda": edge})
 
 
 @pytest.mark.parametrize("reduce", ["full", "trace", "sum", "diag"])
@@ -108,7 +108,7 @@ def test_another_function_of_the_same_parameters_is_refused(tmp_path: Path) -> N
 def write_share(path: Path, precision: str, meeting: Path, rank: int, last: int | None) -> None:
     """What one of two ranks does; with `last`, it is killed when it has written so many tiles."""
     torch.set_num_threads(1)
-    plan._EDGE = {"cpu": 4, "cuda": 4}
+    task._EDGE = {"cpu": 4, "cuda": 4}
     distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     write, written = KernelStore.write, []
 
@@ -158,7 +158,7 @@ def test_two_ranks_share_the_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def write_all(path: Path, begun: Connection) -> None:
     """The whole kernel in small tiles; says when one is written."""
     torch.set_num_threads(1)
-    plan._EDGE = {"cpu": 4, "cuda": 4}
+    task._EDGE = {"cpu": 4, "cuda": 4}
     model, x = problem(100)
     tt.ntk(model, x, out=path, progress=lambda done, total: begun.send(done))
 

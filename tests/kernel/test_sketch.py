@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from torchtangent import spectrum
-from torchtangent.kernel import columns, sketch
+from torchtangent.kernel import columns, projection, sketch
 
 every_case = pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())
 
@@ -84,7 +84,7 @@ def test_every_model(case: Case) -> None:
     assert_close(K @ V, J @ (J.T @ V))
     assert_close(K @ V[:, 0], J @ (J.T @ V[:, 0]))
 
-    dimension = sketch._BLOCK + 6
+    dimension = projection.BLOCK + 6
     features = sketch.project(model, x, dimension, seed=5, output=output)
     assert_close(features.matrix, J @ signs(model, dimension, seed=5) / dimension**0.5)
     assert features.trace_error == pytest.approx(float(1 - outer(features).trace() / J.square().sum()), abs=1e-10)
@@ -95,8 +95,8 @@ def signs(model: nn.Module, dimension: int, seed: int) -> Tensor:
     columns = []
     for place, p in enumerate(oracle.trainable(model).values()):
         rows = p.shape[0] if p.ndim else 1
-        starts = range(0, dimension, sketch._BLOCK)
-        drawn = torch.cat([sketch._signs((seed, place, i), rows + p.numel() // rows) for i in starts], 1).double()
+        starts = range(0, dimension, projection.BLOCK)
+        drawn = torch.cat([projection.signs_of((seed, place, i), rows + p.numel() // rows) for i in starts], 1).double()
         columns.append(torch.einsum("rk,sk->rsk", drawn[:rows], drawn[rows:]).flatten(0, 1)[:, :dimension])
     return torch.cat(columns)
 

@@ -15,7 +15,7 @@ from torchtangent.curvature.implicit import FisherProduct, HessianProduct, Impli
 from torchtangent.curvature.representation import Choice, Layers, Scope, resolve
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
-from torchtangent.jacobians.inputs import Inputs, Output, check_devices, map_leaves
+from torchtangent.jacobians.inputs import Inputs, Output, batch_size, check_devices, map_leaves
 from torchtangent.jacobians.select import Params
 from torchtangent.operators import BlockOperator, Operator
 
@@ -123,9 +123,12 @@ def hessian(model: nn.Module, data: Any, loss: Loss, *, params: Params = None, o
         check_devices(model, x)
         check_rows(x, y)
 
-    source = LayerSource(capture, Batches(data, check, targets=True), None)
-    source.look()
-    return implicit(capture, HessianProduct(capture, source.batches, loss)).on(capture.space)
+    batches = Batches(data, check, targets=True)
+    batches.repeat = True
+    for x, _ in batches.pieces(batch_size):  # errors come now, not at the first product
+        capture.check(x)
+        capture.outputs(x)
+    return implicit(capture, HessianProduct(capture, batches, loss)).on(capture.space)
 
 
 class LayerSource:
@@ -134,7 +137,7 @@ class LayerSource:
     With `keep`, factors are kept for the next sweep while they are small, instead of being captured again.
     """
 
-    def __init__(self, capture: Capture, batches: Batches, cotangents: Cotangents | None) -> None:
+    def __init__(self, capture: Capture, batches: Batches, cotangents: Cotangents) -> None:
         self.capture, self.batches, self.cotangents = capture, batches, cotangents
         self.keep = False
         self.samples = 0
@@ -146,7 +149,6 @@ class LayerSource:
             yield from self._kept
             return
         self.samples, held = 0, 0
-        assert self.cotangents is not None
         pull = self.cotangents.start()
         for x, y in self._pieces():
             trace = self.capture.trace(map_leaves(Tensor.clone, x) if self.keep else x)  # loaders may refill a buffer
@@ -170,12 +172,11 @@ class LayerSource:
     def look(self) -> None:
         """One look at the data before anything implicit is promised: errors come now, not at the first product."""
         self.batches.repeat = True
-        pull = self.cotangents.start() if self.cotangents is not None else None
+        pull = self.cotangents.start()
         for i, (x, y) in enumerate(self._pieces()):
             self.capture.check(x)
             f = self.capture.outputs(x)
-            if pull is not None:
-                pull(f, y)
+            pull(f, y)
             if i == 0:
                 self._check_likelihood(f, y)
 
@@ -183,7 +184,7 @@ class LayerSource:
         """The data, some samples at a time; a word if nothing of it counts."""
         counted = False
         for x, y in self.batches.pieces(self._size):
-            counted = counted or self.cotangents is None or self.cotangents.count_some(y)
+            counted = counted or self.cotangents.count_some(y)
             yield x, y
         if not counted:
             self.capture.say_once(
@@ -194,7 +195,7 @@ class LayerSource:
 
     def _check_likelihood(self, f: Tensor, y: Any) -> None:
         """Say it where outputs are no logits, or targets no classes, that are taken for such."""
-        if self.cotangents is None or self.cotangents.likelihood != "categorical":
+        if self.cotangents.likelihood != "categorical":
             return
         if bool((f >= 0).all()) and bool((f.sum(-1) - 1).abs().max() < 1e-3):
             self.capture.say_once(
@@ -211,8 +212,8 @@ class LayerSource:
 
     def _size(self, x: Inputs) -> int:
         self.capture.check(x)
-        many = 1 if self.cotangents is None else self.cotangents.count(self.capture.output_shape)
-        if self.cotangents is not None and self.cotangents.kind == "exact" and many > _MANY:
+        many = self.cotangents.count(self.capture.output_shape)
+        if self.cotangents.kind == "exact" and many > _MANY:
             self.capture.say_once(
                 "many",
                 f"The exact Fisher matrix of outputs {tuple(self.capture.output_shape)} takes {many:,} backward passes "

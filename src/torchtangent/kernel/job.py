@@ -21,11 +21,12 @@ from torchtangent.kernel.columns import layers_of
 from torchtangent.kernel.distributed import Ranks
 from torchtangent.kernel.identity import check_same, identity, probe
 from torchtangent.kernel.panel import Panel
-from torchtangent.kernel.plan import Machine, Task, make_plan
+from torchtangent.kernel.plan import make_plan
 from torchtangent.kernel.precision import find_precision, for_captures, for_contractions
 from torchtangent.kernel.progress import Progress, Report
 from torchtangent.kernel.samples import Samples, check_alike
 from torchtangent.kernel.store import KernelStore, load_kernel
+from torchtangent.kernel.task import Machine, Task
 from torchtangent.kernel.tiles import Tile, tiles_of
 from torchtangent.kernel.way import REDUCTIONS, Block, DifferentUse, Outputs
 from torchtangent.kernel.writer import Writer

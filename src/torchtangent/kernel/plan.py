@@ -13,101 +13,16 @@ from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer, is_bias
 from torchtangent.kernel.contract import Formed, Forming, Locations, Product, Tokens
 from torchtangent.kernel.panel import Part
 from torchtangent.kernel.pixels import Pixels
-from torchtangent.kernel.precision import Precision
-from torchtangent.kernel.way import ALIGN, Outputs, Way, aligned, inputs_of, is_plain_convolution
+from torchtangent.kernel.task import COPIES, SHARES, Task
+from torchtangent.kernel.way import ALIGN, Outputs, Way, aligned, is_plain_convolution
 from torchtangent.notice import warn
 
 _SHARE = 0.25  # of the memory that is free for work goes to captures and blocks, the rest to what is kept
-_EDGE = {"cpu": 2048, "cuda": 15360}  # samples along a tile, at most
 _BATCH = {"cpu": 4096, "cuda": 8192}  # samples captured at a time, at most
 _CAPTURED = {"cpu": 48 << 20, "cuda": 4 << 30}  # and bytes: a CPU takes long to get more, and to fill it
 _FEW = {"cpu": 64, "cuda": 1024}  # samples that are captured together if they fit, however many bytes that is
 _ROOM = {"cpu": 32 << 20, "cuda": 1 << 40}  # bytes for products, at most: small ones stay in a CPU's cache
-_SHARES = 2  # tiles along an axis for each of several ranks, at least: so many can be shared out evenly
-_COPIES = 4  # how often J is read or written before it is kept
 _MARGINS = (1.0, 1.1, 1.5)  # how much longer a way that keeps less may take, the first with which all samples fit
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Rates of a kind of device, for predictions: they decide nothing but which way is taken.
-
-    Args:
-        kind: "cpu" or "cuda".
-        multiplications: Per second, in large matrix products, by number format.
-        bandwidth: Bytes per second.
-    """
-
-    kind: str
-    multiplications: Mapping[str, float]
-    bandwidth: float
-
-    @classmethod
-    def of(cls, device: torch.device) -> Machine:
-        """A typical machine with such a device."""
-        if device.type == "cuda":
-            rates = {"float64": 2e13, "float32": 2e13, "tf32": 1.5e14, "bfloat16": 3e14, "float16": 3e14}
-            return cls("cuda", rates, 3e12)
-        threads = torch.get_num_threads()
-        rates = dict.fromkeys(("float32", "tf32", "bfloat16", "float16"), 5e10 * threads)
-        return cls("cpu", {**rates, "float64": 2.5e10 * threads}, 5e9 * threads)
-
-
-@dataclass(frozen=True)
-class Task:
-    """What the planner knows: shapes, formats and sizes.
-
-    Args:
-        layers: The layer Jacobians of any few samples.
-        outputs: How outputs enter the kernel.
-        samples: N1 and N2; N2 is None for a symmetric kernel.
-        precision: The format.
-        machine: The kind of device.
-        captured: Bytes that capturing takes for a sample.
-        result: Bytes of the kernel, if it is kept in the same memory.
-        budget: Bytes in all.
-        separate: Whether each parameter's kernel is wanted.
-        ranks: How many processes share the tiles.
-    """
-
-    layers: Mapping[str, LayerJacobian]
-    outputs: Outputs
-    samples: tuple[int, int | None]
-    precision: Precision
-    machine: Machine
-    captured: int
-    result: int
-    budget: int
-    separate: bool = False
-    ranks: int = 1
-
-    @property
-    def edge(self) -> int:
-        """Samples along a tile, at most: as many as are fast, but enough tiles for all ranks."""
-        most = _EDGE[self.machine.kind]
-        if self.ranks > 1:
-            n, m = self.samples
-            most = min(most, aligned(math.ceil(max(n, m or 0) / (_SHARES * self.ranks))))
-        return most
-
-    @property
-    def pairs(self) -> int:
-        n, m = self.samples
-        return n * (n + 1) // 2 if m is None else n * m
-
-    def seconds(self, way: Way, layer: LayerJacobian, edge: int) -> float:
-        """A prediction for one layer, with tiles of `edge` samples."""
-        cost, (n, m) = way.cost(), self.samples
-        rate = self.machine.multiplications[self.precision.name]
-        blocks = math.ceil((n if m is None else max(n, m)) / edge)
-        samples = n + (0 if m is None else m)
-        once = copied = 0
-        if isinstance(way, Formed):
-            once, copied = _forming_once(layer), _COPIES * cost.held
-        products = self.pairs * cost.pair + samples * (blocks * cost.sample + once)
-        moved = self.pairs * cost.traffic * self.precision.total.itemsize
-        moved += samples * (blocks * cost.opened + copied) * self.precision.held.itemsize
-        return products / rate + moved / self.machine.bandwidth
 
 
 @dataclass(frozen=True)
@@ -206,7 +121,7 @@ def _plan_within(task: Task, ways: Mapping[str, str] | None) -> Plan | int:
     tile *= 2 if task.result else 3  # a copy of it, and one that is on its way to disk
     if task.separate and not task.result:
         tile *= len(chosen)
-    captured = task.captured + _COPIES * 4 * sum(w.cost().held for w in chosen.values() if isinstance(w, Formed))
+    captured = task.captured + COPIES * 4 * sum(w.cost().held for w in chosen.values() if isinstance(w, Formed))
     free = task.budget - task.result
     most = max(n, m or 0)
     least = _least_work(captured, opened, tile)
@@ -219,7 +134,7 @@ def _plan_within(task: Task, ways: Mapping[str, str] | None) -> Plan | int:
         panel = max(len(edges1), len(edges2)) - 1
     else:
         kept = int((free - work) / (2 * held))  # samples of a panel, of which each rank needs tiles
-        fits = max(1, kept if task.ranks == 1 else kept // (_SHARES * task.ranks))
+        fits = max(1, kept if task.ranks == 1 else kept // (SHARES * task.ranks))
         if fits < max(edges1[1], edges2[1]):
             edge = fits
             edges1, edges2 = _cut(task, edge)
@@ -333,8 +248,3 @@ def _largest(fits: Callable[[int], bool], most: int) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
     return low
-
-
-def _forming_once(layer: LayerJacobian) -> int:
-    """Multiplications that form J of one sample."""
-    return layer.d[0].numel() * inputs_of(layer) if isinstance(layer, Outer) else 0

@@ -18,20 +18,17 @@ from torch import Tensor, nn
 
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
-from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
 from torchtangent.jacobians.inputs import Output, leaves, map_leaves, versions
 from torchtangent.jacobians.select import Params
 from torchtangent.kernel.columns import batches, layers_of, pull_columns, push_columns, split_columns, square_sum
 from torchtangent.kernel.ntk import flatten, ntk
+from torchtangent.kernel.projection import projected
 from torchtangent.kernel.samples import Samples
-from torchtangent.kernel.way import inputs_of
 from torchtangent.operators import ImplicitOperator, LowRankOperator
 from torchtangent.operators.product import product
 from torchtangent.operators.symmetric import eigh
 
 __all__ = ["Features", "nystrom", "operator", "project"]
-
-_BLOCK = 64  # columns of a random projection that share a seed
 
 
 @final
@@ -100,11 +97,12 @@ def operator(model: nn.Module, x: Any, *, params: Params = None, output: Output 
     >>> K @ torch.ones(6)
     tensor([4., 4., 4., 4., 4., 4.])
     """
-    product = _Product(Capture(model, params, output), x)
-    return ImplicitOperator(product, product.size, product.capture.wide_dtype, product.capture.device)
+    capture = Capture(model, params, output)
+    times = _KernelProduct(capture, x)
+    return ImplicitOperator(times, times.size, capture.wide_dtype, capture.device)
 
 
-class _Product:
+class _KernelProduct:
     """V ↦ J(JᵀV), in two sweeps over the samples."""
 
     def __init__(self, capture: Capture, x: Any) -> None:
@@ -230,7 +228,7 @@ def project(
         with float32_products():
             for _, part in batches(capture, Samples(x, capture.device)):
                 layers = layers_of(capture, part)
-                found.append(_projected(layers, dimension, seed) / dimension**0.5)
+                found.append(projected(layers, dimension, seed) / dimension**0.5)
                 total += square_sum(layers)
         return torch.cat(found), total
 
@@ -287,45 +285,3 @@ def _inverse_root(K: Float[Tensor, "M M"], cutoff: float | None) -> Float[Tensor
     least = (10 * torch.finfo(K.dtype).eps if cutoff is None else cutoff) * float(values[-1])
     kept = values > max(least, 0.0)
     return (vectors[:, kept] / values[kept].sqrt()).to(K.dtype)
-
-
-def _projected(layers: dict[str, LayerJacobian], dimension: int, seed: int) -> Float[Tensor, "rows R"]:
-    """J Ω, unscaled."""
-    total: Tensor | None = None
-    for place, layer in enumerate(layers.values()):
-        product = _rank_one(layer)
-        rows = max(1, layer.shape[0]) if layer.shape else 1
-        blocks = []
-        for block in range(0, dimension, _BLOCK):
-            signs = _signs((seed, place, block), rows + layer.shape.numel() // rows).to(layer.d)
-            blocks.append(product(signs[:rows, : dimension - block], signs[rows:, : dimension - block]))
-        part = torch.cat(blocks, -1).flatten(0, 1)
-        total = part if total is None else total.add_(part)
-    assert total is not None
-    return total
-
-
-def _signs(key: tuple[int, ...], rows: int) -> Float[Tensor, "rows K"]:
-    """Random signs (rows, 64), the same for the same key on every machine."""
-    bits = np.unpackbits(np.frombuffer(np.random.default_rng(key).bytes(rows * _BLOCK // 8), np.uint8))
-    return torch.from_numpy(bits.reshape(rows, _BLOCK)).float().mul_(2).sub_(1)
-
-
-def _rank_one(layer: LayerJacobian) -> Callable[[Tensor, Tensor], Float[Tensor, "N C K"]]:
-    """(p, q) ↦ Σ_rs J[n,c,r,s] p[r] q[s] for columns p (first axis of the parameter) and q (the others)."""
-    if isinstance(layer, Outer) and layer.order == tuple(range(len(layer.order))):
-        G, C, S, O = layer.d.shape[1:]
-        I = inputs_of(layer)
-        if S * (C * O + I) < C * O * I:  # cheaper than to form J
-            a, d = layer.a, layer.d
-
-            def by_factors(p: Tensor, q: Tensor) -> Tensor:
-                dp = torch.einsum("ngcso,gok->ngcsk", d, p.reshape(G, O, -1))
-                return torch.einsum("ngcsk,ngsk->nck", dp, a @ q)
-
-            return by_factors
-    if isinstance(layer, Lookup):
-        index, d = layer.index, layer.d
-        return lambda p, q: torch.einsum("ncsk,nsk->nck", d @ q, p[index])
-    J = layer.flat()
-    return lambda p, q: J @ (p[:, None] * q).flatten(0, 1)

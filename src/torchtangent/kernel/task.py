@@ -1,0 +1,105 @@
+"""What the planner of a kernel knows, and what it predicts from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from torchtangent.jacobians.factors import LayerJacobian, Outer
+from torchtangent.kernel.contract import Formed
+from torchtangent.kernel.precision import Precision
+from torchtangent.kernel.way import Outputs, Way, aligned, inputs_of
+
+SHARES = 2  # tiles along an axis for each of several ranks, at least: so many can be shared out evenly
+COPIES = 4  # how often J is read or written before it is kept
+_EDGE = {"cpu": 2048, "cuda": 15360}  # samples along a tile, at most
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Rates of a kind of device, for predictions: they decide nothing but which way is taken.
+
+    Args:
+        kind: "cpu" or "cuda".
+        multiplications: Per second, in large matrix products, by number format.
+        bandwidth: Bytes per second.
+    """
+
+    kind: str
+    multiplications: Mapping[str, float]
+    bandwidth: float
+
+    @classmethod
+    def of(cls, device: torch.device) -> Machine:
+        """A typical machine with such a device."""
+        if device.type == "cuda":
+            rates = {"float64": 2e13, "float32": 2e13, "tf32": 1.5e14, "bfloat16": 3e14, "float16": 3e14}
+            return cls("cuda", rates, 3e12)
+        threads = torch.get_num_threads()
+        rates = dict.fromkeys(("float32", "tf32", "bfloat16", "float16"), 5e10 * threads)
+        return cls("cpu", {**rates, "float64": 2.5e10 * threads}, 5e9 * threads)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the planner knows: shapes, formats and sizes.
+
+    Args:
+        layers: The layer Jacobians of any few samples.
+        outputs: How outputs enter the kernel.
+        samples: N1 and N2; N2 is None for a symmetric kernel.
+        precision: The format.
+        machine: The kind of device.
+        captured: Bytes that capturing takes for a sample.
+        result: Bytes of the kernel, if it is kept in the same memory.
+        budget: Bytes in all.
+        separate: Whether each parameter's kernel is wanted.
+        ranks: How many processes share the tiles.
+    """
+
+    layers: Mapping[str, LayerJacobian]
+    outputs: Outputs
+    samples: tuple[int, int | None]
+    precision: Precision
+    machine: Machine
+    captured: int
+    result: int
+    budget: int
+    separate: bool = False
+    ranks: int = 1
+
+    @property
+    def edge(self) -> int:
+        """Samples along a tile, at most: as many as are fast, but enough tiles for all ranks."""
+        most = _EDGE[self.machine.kind]
+        if self.ranks > 1:
+            n, m = self.samples
+            most = min(most, aligned(math.ceil(max(n, m or 0) / (SHARES * self.ranks))))
+        return most
+
+    @property
+    def pairs(self) -> int:
+        n, m = self.samples
+        return n * (n + 1) // 2 if m is None else n * m
+
+    def seconds(self, way: Way, layer: LayerJacobian, edge: int) -> float:
+        """A prediction for one layer, with tiles of `edge` samples."""
+        cost, (n, m) = way.cost(), self.samples
+        rate = self.machine.multiplications[self.precision.name]
+        blocks = math.ceil((n if m is None else max(n, m)) / edge)
+        samples = n + (0 if m is None else m)
+        once = copied = 0
+        if isinstance(way, Formed):
+            once, copied = _forming_once(layer), COPIES * cost.held
+        products = self.pairs * cost.pair + samples * (blocks * cost.sample + once)
+        moved = self.pairs * cost.traffic * self.precision.total.itemsize
+        moved += samples * (blocks * cost.opened + copied) * self.precision.held.itemsize
+        return products / rate + moved / self.machine.bandwidth
+
+
+def _forming_once(layer: LayerJacobian) -> int:
+    """Multiplications that form J of one sample."""
+    return layer.d[0].numel() * inputs_of(layer) if isinstance(layer, Outer) else 0
