@@ -137,6 +137,26 @@ def test_samples_that_interact_in_large_batches_only(ask: str, last: bool) -> No
         asks[ask]()
 
 
+def chaotic(depth: int) -> nn.Module:
+    """A network that doubles every difference between its inputs, layer by layer."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(100, 100) for _ in range(depth)]
+    for layer in layers:
+        nn.init.normal_(layer.weight, std=0.3)
+    return nn.Sequential(*[module for layer in layers for module in (layer, nn.Tanh())], nn.Linear(100, 2))
+
+
+def test_rounding_in_deep_networks_is_told_from_mixed_samples() -> None:
+    x = torch.randn(6, 100)
+    with pytest.warns(tt.TangentWarning, match=r"In float32 rounding alone changes the outputs .* chaotic"):
+        K = tt.ntk(chaotic(32), x, reduce="trace")
+    exact = tt.ntk(chaotic(32).double(), x.double(), reduce="trace")
+    assert float((K - exact).norm() / exact.norm()) < 0.05
+    with pytest.raises(ValueError, match=r"In float32 rounding alone .* Pass model.double\(\)"):
+        tt.ntk(chaotic(60), x)
+    tt.ntk(chaotic(60).double(), x.double())
+
+
 def test_outputs_as_long_as_the_longest_sample_are_told() -> None:
     class Cropped(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:

@@ -94,7 +94,7 @@ class Capture:
             for i in (0, n - 1):
                 check_in_batch(self._output_of(take(x, slice(i, i + 1))), trace.outputs.detach()[i : i + 1], n)
             self._compared, self._few = True, None
-        return trace if self.signatures.get(trace.signature, 0) >= min(2, n) else verify(self, x, samples=n)
+        return trace if self.signatures.get(trace.signature, 0) >= min(2, n) else verify(self, x)
 
     def check(self, x: Inputs) -> Trace | None:
         """Check the inputs and, on the first batch, the rules themselves (see verify.py).
@@ -107,7 +107,7 @@ class Capture:
         self.check_unmoved()
         if max(self.signatures.values(), default=0) >= min(2, n):
             return None
-        trace = verify(self, take(x, slice(0, n, max(1, n - 1))), samples=min(n, 2))
+        trace = verify(self, take(x, slice(0, n, max(1, n - 1))))
         self._few = map_leaves(Tensor.clone, trace.x), trace.outputs.detach()
         return trace if n <= 2 else None
 

@@ -9,6 +9,7 @@ held to the same test.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -16,9 +17,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from torchtangent.jacobians.call import float32_products
+from torchtangent.jacobians.call import Network, float32_products
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.inputs import Inputs, check_finite, take
+from torchtangent.jacobians.inputs import Inputs, check_finite, map_leaves, take
 from torchtangent.notice import listed
 
 if TYPE_CHECKING:
@@ -34,18 +35,18 @@ _NOT_APART = (
 
 
 @float32_products()
-def verify(capture: Capture, x: Inputs, samples: int) -> Trace:
-    """Check the rules on the first samples of `x` and note which parameters need the fallback.
+def verify(capture: Capture, x: Inputs) -> Trace:
+    """Check the rules on some samples and note which parameters need the fallback.
 
     A mismatch in vectorized fallback leads to the loop over samples, which is the definition itself.
 
     Returns:
         The trace of these samples.
     """
-    few = take(x, slice(0, samples))
-    trace = capture.record(few)
+    trace = capture.record(x)
+    samples = len(trace.outputs)
     if samples > 1:
-        _check_samples_apart(capture, few, trace.outputs)
+        _check_samples_apart(capture, x, trace.outputs)
     r, u = _random_probe(trace.outputs)
     capture.batched = capture.batched and len(r) > 1  # else it would not be checked
     before, capture.unproven = capture.unproven, set()
@@ -110,19 +111,45 @@ def _alive(layers: Mapping[str, LayerJacobian]) -> dict[str, int]:
     return dict(zip(layers, counts.tolist(), strict=True))
 
 
-def _check_samples_apart(capture: Capture, few: Inputs, together: Tensor) -> None:
+def _check_samples_apart(capture: Capture, x: Inputs, together: Tensor) -> None:
     """The first and the last sample must have the same output alone, with other random numbers, as together."""
     for i in (0, len(together) - 1):
-        with torch.no_grad(), capture.network.undisturbed():
-            _seed(i + 1)
-            alone = capture.network(take(few, slice(i, i + 1))).detach()
-        check_finite(alone)
-        gap = (alone[0] - together[i]).abs().max()
-        if gap > capture.rounding(alone) * together.abs().max().clamp(min=1e-3):
+        gap, small = _gap(capture.network, x, i, together), capture.rounding(together)
+        if gap <= small:
+            continue
+        if not _is_rounding(capture.network, x, i):
             raise ValueError(
-                f"The model mixes samples or is random: its output for sample {i} changes by {gap:.1e} when the "
-                f"sample is alone instead of inside a batch. {_NOT_APART}"
+                f"The model mixes samples or is random: its output for sample {i} changes by {gap:.1e} of the largest "
+                f"when the sample is alone instead of inside a batch. {_NOT_APART}"
             )
+        said = (
+            f"In {str(together.dtype).removeprefix('torch.')} rounding alone changes the outputs of this network by "
+            f"{gap:.0e} of the largest, as in deep networks that are chaotic. Pass model.double()."
+        )
+        if gap > _ROUGHLY:
+            raise ValueError(said)
+        capture.say_once("rounding", said)
+
+
+def _gap(network: Network, x: Inputs, i: int, together: Tensor) -> float:
+    """How far a sample's output alone is from that in a batch, in units of the largest."""
+    with network.undisturbed(), torch.no_grad():
+        _seed(i + 1)
+        alone = network(take(x, slice(i, i + 1))).detach()
+    check_finite(alone)
+    return float((alone[0] - together[i]).abs().max() / together.abs().max().clamp(min=1e-3))
+
+
+def _is_rounding(network: Network, x: Inputs, i: int) -> bool:
+    """Whether the difference is gone in float64."""
+    try:
+        double = Network(copy.deepcopy(network.model).double(), network.output)
+        x = map_leaves(lambda t: t.double() if t.is_floating_point() else t, x)
+        with double.undisturbed(), torch.no_grad():
+            together = double(x).detach()
+        return together.dtype == torch.float64 and _gap(double, x, i, together) <= torch.finfo(torch.float64).eps ** 0.5
+    except Exception:  # what cannot be copied, or computes in one dtype only
+        return False
 
 
 def check_in_batch(few: Tensor, outputs: Tensor, n: int) -> None:
