@@ -1,24 +1,26 @@
-"""Results → one HTML page that needs nothing else: no network, no scripts, light and dark."""
+"""Results → one HTML page that needs nothing else: no network, no script to be read, light and dark."""
 
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from hashlib import sha256
 from pathlib import Path
+from typing import cast
 
 import jinja2
 from markupsafe import Markup, escape
 
 from torchtangent.lab import style
 from torchtangent.lab.claims import VERDICTS, Verdict, count, digits, show
-from torchtangent.lab.judging import verdicts
-from torchtangent.lab.ledger import LARGEST_FIRST, UNTESTED, Line, Standing, stand, summarize
+from torchtangent.lab.judging import Key, part_keys, verdicts
+from torchtangent.lab.ledger import LARGEST_FIRST, Line, Standing, count_reasons, stand, summarize
 from torchtangent.lab.recipes import registry
 from torchtangent.lab.results import Record, Run, elapsed, find_runs, replace_file
 from torchtangent.lab.rules import number
-from torchtangent.lab.study import Aim, Entry, Study, plain
+from torchtangent.lab.study import Aim, Entry, Scale, Study, plain
 from torchtangent.lab.view import View, distinct, views
 
 MARKS: dict[Verdict, str] = {"held": "✓", "did not hold": "✗", "not tested at this scale": "○"}
@@ -27,32 +29,36 @@ SLUGS: dict[Verdict, str] = {"held": "held", "did not hold": "failed", "not test
 
 @dataclass(frozen=True)
 class Section:
-    """An entry with everything the page says about it; views and findings have the largest scale first."""
+    """An entry with everything the page says about it; views, of which there may be none, and findings have the largest
+    scale first.
+    """
 
     entry: Entry
     anchor: str
     standings: Sequence[Standing]
     views: Sequence[View]
 
+    @property
+    def reasons(self) -> str:
+        """Why claims of it have no verdict."""
+        return count_reasons(standing.reason for standing in self.standings)
+
 
 @dataclass(frozen=True)
 class Making:
-    """How a study's arrays at one scale were made."""
+    """How a study's arrays at one scale were made; `earlier` names the parts made by another version of their code."""
 
     scale: str
     records: Sequence[Record]
+    earlier: Sequence[str]
     aims: Sequence[tuple[Aim, float, bool]]  # the aim, the seconds there are, whether all its parts are there
-    provenance: Sequence[tuple[str, str]]
+    provenance: Mapping[str, str]
     data: Mapping[str, str]
 
     @property
     def seconds(self) -> float:
         """How long all parts took together."""
         return elapsed(self.records)
-
-    def all(self, field: str) -> str:
-        """The values that a field of the provenance took over the parts."""
-        return ", ".join(value for key, value in self.provenance if key == field)
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,6 @@ class Chapter:
     study: Study
     line: Line
     sections: Sequence[Section]
-    missing: Sequence[Entry]
     makings: Sequence[Making]
 
     @property
@@ -70,23 +75,15 @@ class Chapter:
         """Where it was run."""
         return [making.scale for making in self.makings]
 
-    def groups(self, *, tested: bool) -> list[tuple[str, list[Standing]]]:
-        """The claims with a verdict, or those without one, entry by entry."""
-        standings = [standing for standing in self.line.standings if bool(standing.tested) == tested]
-        return [(key, list(group)) for key, group in groupby(standings, key=lambda item: item.claim.id)]
 
-    def has(self, id: str) -> bool:
-        """Whether there is a section for an entry."""
-        return any(section.entry.id == id for section in self.sections)
-
-
-def _making(study: Study, run: Run) -> Making:
+def _making(study: Study, run: Run, keys: Mapping[str, Key]) -> Making:
     records = [record for part in study.parts if (record := run.record(part.name))]
     there = {record.part: record for record in records}
     aims = [aim for aim in study.aims if aim.scale == run.scale]
     return Making(
         scale=run.scale,
         records=records,
+        earlier=[record.part for record in records if record.code != keys[record.part].code],
         aims=[
             (aim, elapsed([there[p] for p in aim.parts if p in there]), set(aim.parts) <= set(there)) for aim in aims
         ],
@@ -97,24 +94,18 @@ def _making(study: Study, run: Run) -> Making:
 
 def _chapter(study: Study, runs: Sequence[Run]) -> Chapter:
     """Everything of a study's runs, of which there is one for each scale."""
+    keys = {run: part_keys(study, study.configuration(cast(Scale, run.scale))) for run in runs}
     standings = stand(study, [finding for run in runs for finding in verdicts(study, run)])
-    wanted = [(study, entry, run) for entry in study.entries for run in runs]
-    drawn: dict[str, list[View]] = {}
-    for (_, entry, _), view in zip(wanted, views(wanted), strict=True):
-        drawn.setdefault(entry.id, []).extend([view] if view else [])
+    wanted = [(study, entry, run, keys[run]) for entry in study.entries for run in runs]
+    drawn: dict[str, list[View]] = {entry.id: [] for entry in study.entries}
+    for (_, entry, *_), view in zip(wanted, views(wanted), strict=True):
+        drawn[entry.id] += [view] if view else []
     sections = []
     for entry in study.entries:
-        if seen := drawn.get(entry.id):
-            mine = [standing for standing in standings if standing.claim.id == entry.id]
-            sections.append(Section(entry, f"{study.key}-{entry.slug}", mine, seen))
-    shown = {section.entry.id for section in sections}
-    return Chapter(
-        study=study,
-        line=Line(study.key, standings),
-        sections=sections,
-        missing=[entry for entry in study.entries if entry.id not in shown],
-        makings=[_making(study, run) for run in runs],
-    )
+        mine = [standing for standing in standings if standing.claim.id == entry.id]
+        sections.append(Section(entry, f"{study.key}-{entry.slug}", mine, drawn[entry.id]))
+    makings = [_making(study, run, keys[run]) for run in runs]
+    return Chapter(study, Line(study.key, standings), sections, makings)
 
 
 def _chosen(runs: Iterable[Run]) -> list[Run]:
@@ -160,12 +151,12 @@ def build(roots: Sequence[Path], told: Callable[[Study], object] = lambda study:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update(show=show, seconds=show_seconds, number=number, tally=count, maths=maths, plain=plain)
+    environment.filters.update(short=_short, day=_day, hashed=_hashed)
     page = environment.get_template("report.html").render(
-        chapters=list(chapters.values()),
+        chapters=chapters,
+        titles={key: registry()[key].title for key in found},
         lines=lines,
-        counts=count(standing.verdict for standing in lines[-1].standings),
         verdicts=VERDICTS,
-        untested=UNTESTED,
         marks=MARKS,
         slugs=SLUGS,
         digits=digits,
@@ -177,6 +168,21 @@ def write(roots: Sequence[Path], out: Path, told: Callable[[Study], object] = la
     """Build the page and write it, in the place of the one that is there."""
     page = build(roots, told).encode()
     replace_file(out, lambda file: file.write(page))
+
+
+def _short(verdict: Verdict) -> str:
+    """A verdict over all scales."""
+    return verdict.removesuffix(" at this scale")
+
+
+def _day(finished: str) -> str:
+    """The day on which the last of some parts was finished."""
+    return finished.rpartition(" to ")[2][:10]
+
+
+def _hashed(script: str) -> str:
+    """How a page's policy names the one script that it lets run."""
+    return f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}"
 
 
 def maths(text: str) -> Markup:

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from torchtangent.lab import style
-from torchtangent.lab.judging import any_code
-from torchtangent.lab.results import Run, elapsed
+from torchtangent.lab.judging import Key
+from torchtangent.lab.results import Record, Run, elapsed
 from torchtangent.lab.study import Entry, Scale, Study
 
 T = TypeVar("T")
@@ -26,7 +26,8 @@ class View:
     """An entry at one scale: what was run, its plots and tables, and how to make them again.
 
     `waiting` names the parts that are not there; then there are no plots, and tables show what there is. `broken` says
-    what could not be shown, because the code that draws or describes it raised.
+    what could not be shown, because the code that draws or describes it raised. `earlier` names the parts that another
+    version of their code made, with the same configuration.
     """
 
     scale: str
@@ -36,17 +37,21 @@ class View:
     tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]]  # title, columns, rows
     waiting: Sequence[str]
     broken: Sequence[str]
+    parts: Sequence[str]
+    earlier: Sequence[str]
     seconds: float
-    device: str
+    provenance: Mapping[str, str]
+    data: Mapping[str, str]
     command: str
     config: str
 
 
+Wanted = tuple[Study, Entry, Run, Mapping[str, Key]]
 _ONE_BY_ONE = 8  # entries for which other processes are not worth starting
-_wanted: Sequence[tuple[Study, Entry, Run]] = ()  # in such a process: what to look at
+_wanted: Sequence[Wanted] = ()  # in such a process: what to look at
 
 
-def views(wanted: Sequence[tuple[Study, Entry, Run]]) -> list[View | None]:
+def views(wanted: Sequence[Wanted]) -> list[View | None]:
     """Draw entries at some scale: on Linux in as many processes as there are cores, since plots take long."""
     if sys.platform != "linux" or len(wanted) <= _ONE_BY_ONE:
         return [_view(*one) for one in wanted]
@@ -57,7 +62,7 @@ def views(wanted: Sequence[tuple[Study, Entry, Run]]) -> list[View | None]:
             return list(pool.map(_numbered, range(len(wanted))))
 
 
-def _begin(wanted: Sequence[tuple[Study, Entry, Run]]) -> None:
+def _begin(wanted: Sequence[Wanted]) -> None:
     global _wanted
     _wanted = wanted
 
@@ -66,10 +71,9 @@ def _numbered(i: int) -> View | None:
     return _view(*_wanted[i])
 
 
-def _view(study: Study, entry: Entry, run: Run) -> View | None:
+def _view(study: Study, entry: Entry, run: Run, keys: Mapping[str, Key]) -> View | None:
     """Draw an entry from its arrays; None if there is nothing to show of it."""
     config = study.configuration(cast(Scale, run.scale))
-    keys = any_code(study, config)
     records = {part: record for part in entry.parts if (record := run.record(part, keys[part].digest))}
     whole = len(records) == len(entry.parts)
     if not whole and not (records and entry.tables):  # of tables, show what there is
@@ -106,11 +110,21 @@ def _view(study: Study, entry: Entry, run: Run) -> View | None:
         tables=tables,
         waiting=[part for part in entry.parts if part not in records],
         broken=broken,
+        parts=list(records),
+        earlier=[part for part, record in records.items() if record.code != keys[part].code],
         seconds=elapsed(records.values()),
-        device=", ".join(dict.fromkeys(record.provenance["device"] for record in records.values())),
-        command=f"torchtangent reproduce {study.key} --scale {run.scale} --only {entry.slug}",
+        provenance=distinct(record.provenance for record in records.values()),
+        data={name: sum for record in records.values() for name, sum in record.data.items()},
+        command=_command(study, entry, run.scale, records.values()),
         config=json.dumps({part: config[part] for part in records}, indent=2, ensure_ascii=False),
     )
+
+
+def _command(study: Study, entry: Entry, scale: str, records: Iterable[Record]) -> str:
+    """What makes an entry's arrays again, where they were made and from the same data."""
+    device = " --device cuda" if any(record.provenance["device"].startswith("cuda") for record in records) else ""
+    data = " --data DIR" if any(record.data for record in records) else ""
+    return f"torchtangent reproduce {study.key} --scale {scale} --only {entry.slug}{device}{data}"
 
 
 def _readable(key: str, value: Any) -> Any:
@@ -120,12 +134,12 @@ def _readable(key: str, value: Any) -> Any:
     return f"{value:,}" if isinstance(value, int) else value
 
 
-def distinct(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+def distinct(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Every provenance field with the values it took over the parts."""
     values: dict[str, dict[str, None]] = {}
     for record in records:
         for key, value in record.items():
             values.setdefault(key, {})[str(value or "not a git checkout")] = None
     times = sorted(values.pop("finished", {}))
-    rows = [(key, ", ".join(found)) for key, found in values.items()]
-    return rows + ([("finished", " to ".join(dict.fromkeys((times[0], times[-1]))))] if times else [])
+    found = {key: ", ".join(texts) for key, texts in values.items()}
+    return found | ({"finished": " to ".join(dict.fromkeys((times[0], times[-1])))} if times else {})
