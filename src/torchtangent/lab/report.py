@@ -17,7 +17,7 @@ from torchtangent.lab import style
 from torchtangent.lab.claims import VERDICTS, Verdict, count, digits, show
 from torchtangent.lab.judging import Key, part_keys, verdicts
 from torchtangent.lab.ledger import LARGEST_FIRST, Line, Standing, count_reasons, stand, summarize
-from torchtangent.lab.recipes import registry
+from torchtangent.lab.recipes import called, registry
 from torchtangent.lab.results import Record, Run, elapsed, find_runs, replace_file
 from torchtangent.lab.rules import number
 from torchtangent.lab.study import Aim, Entry, Scale, Study, plain
@@ -134,15 +134,11 @@ def build(roots: Sequence[Path], told: Callable[[Study], object] = lambda study:
     runs = [run for root in roots for run in find_runs(root) if run.study in registry()]
     if not runs:
         raise FileNotFoundError(f"no results in {', '.join(map(str, roots))}: run `torchtangent reproduce` first")
-    found = {key: _chosen(run for run in runs if run.study == key) for key in registry()}
     chapters = {}
-    for key, mine in found.items():
-        if mine:
-            told(registry()[key])
-            chapters[key] = _chapter(registry()[key], mine)
-    lines = summarize(
-        {key: chapters[key].line.standings if key in chapters else stand(registry()[key], []) for key in found}
-    )
+    for key, study in registry().items():
+        if mine := _chosen(run for run in runs if run.study == key):
+            told(study)
+            chapters[key] = _chapter(study, mine)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("torchtangent.lab"),
         autoescape=True,
@@ -151,11 +147,11 @@ def build(roots: Sequence[Path], told: Callable[[Study], object] = lambda study:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update(show=show, seconds=show_seconds, number=number, tally=count, maths=maths, plain=plain)
-    environment.filters.update(short=_short, day=_day, hashed=_hashed)
+    environment.filters.update(short=_short, day=_day, hashed=_hashed, called=called)
     page = environment.get_template("report.html").render(
         chapters=chapters,
-        titles={key: registry()[key].title for key in found},
-        lines=lines,
+        absent=[key for key in registry() if key not in chapters],
+        lines=summarize({key: chapter.line.standings for key, chapter in chapters.items()}),
         verdicts=VERDICTS,
         marks=MARKS,
         slugs=SLUGS,

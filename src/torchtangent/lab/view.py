@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 from torchtangent.lab import style
 from torchtangent.lab.judging import Key
+from torchtangent.lab.recipes import called
 from torchtangent.lab.results import Record, Run, elapsed
 from torchtangent.lab.study import Entry, Scale, Study
 
@@ -124,7 +125,7 @@ def _command(study: Study, entry: Entry, scale: str, records: Iterable[Record]) 
     """What makes an entry's arrays again, where they were made and from the same data."""
     device = " --device cuda" if any(record.provenance["device"].startswith("cuda") for record in records) else ""
     data = " --data DIR" if any(record.data for record in records) else ""
-    return f"torchtangent reproduce {study.key} --scale {scale} --only {entry.slug}{device}{data}"
+    return f"torchtangent reproduce {called(study)} --scale {scale} --only {entry.slug}{device}{data}"
 
 
 def _readable(key: str, value: Any) -> Any:
