@@ -59,6 +59,28 @@ def test_figures_and_claims_are_in_the_document(chromium: str, page: Path, all_r
     assert dom.count("Make it again") == sum(len(study.entries) for study in registry().values())
 
 
+FILTER = """
+<script>onload = () => {
+  const form = document.querySelector("#filter");
+  form.text.value = "KERNEL ortiz";
+  form.verdict.value = "held";
+  form.dispatchEvent(new Event("input"));
+}</script></body>"""
+
+
+def test_claims_are_filtered_by_verdict_and_words(chromium: str, page: Path, tmp_path: Path) -> None:
+    assert '<form id="filter">' in browse(chromium, page, tmp_path / "policy", "--dump-dom")  # its own script may run
+    text = re.sub(r"<meta http-equiv=[^>]*>", "", page.read_text())  # lets the test's own script run
+    (tmp_path / "filtered.html").write_text(text.replace("</body>", FILTER))
+    dom = browse(chromium, tmp_path / "filtered.html", tmp_path / "profile", "--dump-dom")
+    ledger = dom.partition('id="ledger"')[2].partition("</section>")[0]
+    shown = re.findall(r'<tr class="claim">(.*?)</tr>', ledger, flags=re.DOTALL)
+    assert shown
+    assert all('data-verdict="held"' in row and "kernel" in row.lower() for row in shown)
+    assert ledger.count("<details open") == 1
+    assert f"{len(shown)} of " in ledger
+
+
 def test_both_themes_are_drawn(chromium: str, page: Path, tmp_path: Path) -> None:
     pictures = {}
     for theme, more in {"light": [], "dark": [DARK]}.items():

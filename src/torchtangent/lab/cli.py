@@ -25,7 +25,7 @@ from torchtangent.lab.console import ProgressListener, claims_table, entries_tab
 from torchtangent.lab.data import ENVIRONMENT
 from torchtangent.lab.judging import rejudge, verdicts
 from torchtangent.lab.ledger import Standing
-from torchtangent.lab.recipes import registry
+from torchtangent.lab.recipes import load, registry
 from torchtangent.lab.results import Busy, Run, find_runs
 from torchtangent.lab.runner import reproduce as run_study
 from torchtangent.lab.study import SCALES, Scale, Study
@@ -68,16 +68,34 @@ class ScaleOption(StrEnum):
 RunsArgument = Annotated[
     list[Path] | None, typer.Argument(exists=True, file_okay=False, help="Folders with runs. Default: runs.")
 ]
-StudyArgument = Annotated[str | None, typer.Argument(metavar="STUDY", help="A study, such as george2023.")]
+StudyArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="STUDY", help="A study, such as george2023, or a file with one of your own: mine.py."),
+]
+RecipeOption = Annotated[
+    list[Path] | None,
+    typer.Option("--recipe", metavar="FILE", help="A file with a study of your own; may be given several times."),
+]
 
 
 def _studies(key: str | None) -> list[Study]:
     """One study, or all of them."""
     if key is None:
         return list(registry().values())
+    if key.endswith(".py"):
+        return _loaded([Path(key)])
     if key not in registry():
-        raise typer.BadParameter(f"no study {key!r}; there are: {', '.join(registry())}")
+        known = ", ".join(registry())
+        raise typer.BadParameter(f"no study {key!r}; there are: {known}. One of your own is named by its file, mine.py")
     return [registry()[key]]
+
+
+def _loaded(paths: list[Path]) -> list[Study]:
+    """The studies in files of the user's."""
+    try:
+        return [load(path) for path in paths]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _found(roots: list[Path]) -> list[Run]:
@@ -91,6 +109,14 @@ def _found(roots: list[Path]) -> list[Run]:
             text = f"{study} was run at {scale} scale in several places: {_listed(folders)}"
             Console(stderr=True).print(f"[yellow]{escape(text)}[/]", highlight=False)
     return found
+
+
+def _say_unknown(found: list[Run]) -> None:
+    """Name the studies that have runs but are not known, which are left out."""
+    unknown = dict.fromkeys(run.study for run in found if run.study not in registry())
+    if unknown:
+        text = f"left out, since no such study is known: {', '.join(unknown)}. Name its file with --recipe"
+        Console(stderr=True).print(f"[yellow]{escape(text)}[/]", highlight=False)
 
 
 def _listed(paths: list[Path]) -> str:
@@ -172,6 +198,7 @@ def reproduce(
     [bold]torchtangent reproduce --all[/]
     [bold]torchtangent reproduce george2023 --only Fig3.6[/]
     [bold]torchtangent reproduce george2023 --scale paper --device cuda --data DIR[/]
+    [bold]torchtangent reproduce mine.py[/]  where mine.py is yours and defines STUDY
     """
     if (study is None) == (not all_):
         raise typer.BadParameter("name one study, or say --all")
@@ -228,7 +255,8 @@ def reproduce(
             f"[bright_black]{others} claims of other entries read the same parts: the report has them, too[/]",
             highlight=False,
         )
-    console.print(f"[bright_black]next: torchtangent report {escape(str(out))}[/]", highlight=False)
+    own = f" --recipe {study}" if study and study.endswith(".py") else ""
+    console.print(f"[bright_black]next: torchtangent report {escape(f'{out}{own}')}[/]", highlight=False)
     if failed:
         raise typer.Exit(1)
 
@@ -237,15 +265,17 @@ def reproduce(
 def report(
     runs: RunsArgument = None,
     out: Annotated[Path, typer.Option("--out", dir_okay=False, help="The page to write.")] = Path("report/index.html"),
+    recipe: RecipeOption = None,
 ) -> None:
     """Make one self-contained HTML page of the results: verdicts, figures, how to remake them."""
     console = Console()
+    _loaded(recipe or [])
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise typer.BadParameter(f"--out {out}: {error}") from error
     try:
-        _found(runs or [Path("runs")])
+        _say_unknown(_found(runs or [Path("runs")]))
         page.write(runs or [Path("runs")], out, lambda study: console.print(f"drawing {study.key} …", highlight=False))
     except FileNotFoundError as error:
         _stop(str(error))
@@ -255,13 +285,16 @@ def report(
 @app.command()
 def judge(
     runs: RunsArgument = None,
+    recipe: RecipeOption = None,
 ) -> None:
     """Judge the claims again from the arrays that are there; nothing is computed anew."""
     findings: list[Finding] = []
+    _loaded(recipe or [])
     roots = runs or [Path("runs")]
     found = _found(roots)
     if not found:
         _stop(f"no results in {_listed(roots)}")
+    _say_unknown(found)
     for run in found:
         if run.study in registry():
             try:
@@ -327,8 +360,9 @@ def claims(
         except (OSError, ValueError) as error:
             raise typer.BadParameter(f"{into}: {error}") from error
     elif study is not None:
-        console.print(claims_table(standings[study]))
-        console.print(tally([standing.verdict for standing in standings[study]]), highlight=False)
+        (mine,) = standings.values()
+        console.print(claims_table(mine))
+        console.print(tally([standing.verdict for standing in mine]), highlight=False)
     else:
         console.print(ledger_table(ledger.summarize(standings)))
         console.print("[bright_black]torchtangent claims STUDY  lists a study's claims[/]", highlight=False)

@@ -1,87 +1,64 @@
-"""Results → one HTML page that needs nothing else: no network, no scripts, light and dark."""
+"""Results → one HTML page that needs nothing else: no network, no script to be read, light and dark."""
 
 from __future__ import annotations
 
-import json
-import multiprocessing
-import os
 import re
-import sys
-import warnings
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from itertools import groupby
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import cast
 
 import jinja2
 from markupsafe import Markup, escape
 
 from torchtangent.lab import style
 from torchtangent.lab.claims import VERDICTS, Verdict, count, digits, show
-from torchtangent.lab.judging import any_code, verdicts
-from torchtangent.lab.ledger import LARGEST_FIRST, UNTESTED, Line, Standing, stand, summarize
-from torchtangent.lab.recipes import registry
+from torchtangent.lab.judging import Key, part_keys, verdicts
+from torchtangent.lab.ledger import LARGEST_FIRST, Line, Standing, count_reasons, stand, summarize
+from torchtangent.lab.recipes import called, registry
 from torchtangent.lab.results import Record, Run, elapsed, find_runs, replace_file
 from torchtangent.lab.rules import number
 from torchtangent.lab.study import Aim, Entry, Scale, Study, plain
+from torchtangent.lab.view import View, distinct, views
 
-T = TypeVar("T")
 MARKS: dict[Verdict, str] = {"held": "✓", "did not hold": "✗", "not tested at this scale": "○"}
 SLUGS: dict[Verdict, str] = {"held": "held", "did not hold": "failed", "not tested at this scale": "untested"}
 
 
 @dataclass(frozen=True)
-class View:
-    """An entry at one scale: what was run, its plots and tables, and how to make them again.
-
-    `waiting` names the parts that are not there; then there are no plots, and tables show what there is. `broken` says
-    what could not be shown, because the code that draws or describes it raised.
-    """
-
-    scale: str
-    setup: str
-    caption: str
-    plots: Sequence[str]
-    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]]  # title, columns, rows
-    waiting: Sequence[str]
-    broken: Sequence[str]
-    seconds: float
-    device: str
-    command: str
-    config: str
-
-
-@dataclass(frozen=True)
 class Section:
-    """An entry with everything the page says about it; views and findings have the largest scale first."""
+    """An entry with everything the page says about it; views, of which there may be none, and findings have the largest
+    scale first.
+    """
 
     entry: Entry
     anchor: str
     standings: Sequence[Standing]
     views: Sequence[View]
 
+    @property
+    def reasons(self) -> str:
+        """Why claims of it have no verdict."""
+        return count_reasons(standing.reason for standing in self.standings)
+
 
 @dataclass(frozen=True)
 class Making:
-    """How a study's arrays at one scale were made."""
+    """How a study's arrays at one scale were made; `earlier` names the parts made by another version of their code."""
 
     scale: str
     records: Sequence[Record]
+    earlier: Sequence[str]
     aims: Sequence[tuple[Aim, float, bool]]  # the aim, the seconds there are, whether all its parts are there
-    provenance: Sequence[tuple[str, str]]
+    provenance: Mapping[str, str]
     data: Mapping[str, str]
 
     @property
     def seconds(self) -> float:
         """How long all parts took together."""
         return elapsed(self.records)
-
-    def all(self, field: str) -> str:
-        """The values that a field of the provenance took over the parts."""
-        return ", ".join(value for key, value in self.provenance if key == field)
 
 
 @dataclass(frozen=True)
@@ -91,7 +68,6 @@ class Chapter:
     study: Study
     line: Line
     sections: Sequence[Section]
-    missing: Sequence[Entry]
     makings: Sequence[Making]
 
     @property
@@ -99,140 +75,37 @@ class Chapter:
         """Where it was run."""
         return [making.scale for making in self.makings]
 
-    def groups(self, *, tested: bool) -> list[tuple[str, list[Standing]]]:
-        """The claims with a verdict, or those without one, entry by entry."""
-        standings = [standing for standing in self.line.standings if bool(standing.tested) == tested]
-        return [(key, list(group)) for key, group in groupby(standings, key=lambda item: item.claim.id)]
 
-    def has(self, id: str) -> bool:
-        """Whether there is a section for an entry."""
-        return any(section.entry.id == id for section in self.sections)
-
-
-_ONE_BY_ONE = 8  # entries for which other processes are not worth starting
-_wanted: Sequence[tuple[Study, Entry, Run]] = ()  # in such a process: what to look at
-
-
-def _views(wanted: Sequence[tuple[Study, Entry, Run]]) -> list[View | None]:
-    """Draw entries at some scale: on Linux in as many processes as there are cores, since plots take long."""
-    if sys.platform != "linux" or len(wanted) <= _ONE_BY_ONE:
-        return [_view(*one) for one in wanted]
-    fork = multiprocessing.get_context("fork")  # what is wanted has functions in it, which cannot be sent
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: none of theirs is used here
-        with ProcessPoolExecutor(os.cpu_count(), fork, initializer=_begin, initargs=(wanted,)) as pool:
-            return list(pool.map(_numbered, range(len(wanted))))
-
-
-def _begin(wanted: Sequence[tuple[Study, Entry, Run]]) -> None:
-    global _wanted
-    _wanted = wanted
-
-
-def _numbered(i: int) -> View | None:
-    return _view(*_wanted[i])
-
-
-def _view(study: Study, entry: Entry, run: Run) -> View | None:
-    """Draw an entry from its arrays; None if there is nothing to show of it."""
-    config = study.configuration(cast(Scale, run.scale))
-    keys = any_code(study, config)
-    records = {part: record for part in entry.parts if (record := run.record(part, keys[part].digest))}
-    whole = len(records) == len(entry.parts)
-    if not whole and not (records and entry.tables):  # of tables, show what there is
-        return None
-    readable = {part: {key: _readable(key, value) for key, value in values.items()} for part, values in config.items()}
-    arrays = run.load(list(records))
-    broken: list[str] = []
-
-    def shown(what: str, make: Callable[[], T]) -> list[T]:
-        try:
-            return [make()]
-        except Exception as error:  # the page is none the worse for it
-            broken.append(f"{what} ({type(error).__name__}: {error})")
-            return []
-
-    def plot(i: int) -> str:
-        panel = entry.panels[i]
-        return style.to_svg(panel.draw(arrays), f"{study.key}-{run.scale}-{entry.slug}-{i}", panel.alt)
-
-    with style.applied():
-        plots = [
-            one for i in range(len(entry.panels) if whole else 0) for one in shown(f"plot {i + 1}", partial(plot, i))
-        ]
-    tables = [
-        (table.title, table.columns, rows)
-        for table in entry.tables
-        for rows in shown(f"the table {table.title!r}", partial(table.cells, arrays))
-    ]
-    return View(
-        scale=run.scale,
-        setup="".join(shown("what is run", partial(entry.setup.format_map, readable))),
-        caption="".join(shown("the caption", partial(entry.caption.format_map, readable))) if whole else "",
-        plots=plots,
-        tables=tables,
-        waiting=[part for part in entry.parts if part not in records],
-        broken=broken,
-        seconds=elapsed(records.values()),
-        device=", ".join(dict.fromkeys(record.provenance["device"] for record in records.values())),
-        command=f"torchtangent reproduce {study.key} --scale {run.scale} --only {entry.slug}",
-        config=json.dumps({part: config[part] for part in records}, indent=2, ensure_ascii=False),
-    )
-
-
-def _readable(key: str, value: Any) -> Any:
-    """A configuration's value inside a sentence; the order of indices says nothing, that of other lists may."""
-    if isinstance(value, list):
-        return ", ".join(map(str, sorted(value) if key == "indices" else value))
-    return f"{value:,}" if isinstance(value, int) else value
-
-
-def _making(study: Study, run: Run) -> Making:
+def _making(study: Study, run: Run, keys: Mapping[str, Key]) -> Making:
     records = [record for part in study.parts if (record := run.record(part.name))]
     there = {record.part: record for record in records}
     aims = [aim for aim in study.aims if aim.scale == run.scale]
     return Making(
         scale=run.scale,
         records=records,
+        earlier=[record.part for record in records if record.code != keys[record.part].code],
         aims=[
             (aim, elapsed([there[p] for p in aim.parts if p in there]), set(aim.parts) <= set(there)) for aim in aims
         ],
-        provenance=_distinct(record.provenance for record in records),
+        provenance=distinct(record.provenance for record in records),
         data={name: value for record in records for name, value in record.data.items()},
     )
 
 
 def _chapter(study: Study, runs: Sequence[Run]) -> Chapter:
     """Everything of a study's runs, of which there is one for each scale."""
+    keys = {run: part_keys(study, study.configuration(cast(Scale, run.scale))) for run in runs}
     standings = stand(study, [finding for run in runs for finding in verdicts(study, run)])
-    wanted = [(study, entry, run) for entry in study.entries for run in runs]
-    drawn: dict[str, list[View]] = {}
-    for (_, entry, _), view in zip(wanted, _views(wanted), strict=True):
-        drawn.setdefault(entry.id, []).extend([view] if view else [])
+    wanted = [(study, entry, run, keys[run]) for entry in study.entries for run in runs]
+    drawn: dict[str, list[View]] = {entry.id: [] for entry in study.entries}
+    for (_, entry, *_), view in zip(wanted, views(wanted), strict=True):
+        drawn[entry.id] += [view] if view else []
     sections = []
     for entry in study.entries:
-        if views := drawn.get(entry.id):
-            mine = [standing for standing in standings if standing.claim.id == entry.id]
-            sections.append(Section(entry, f"{study.key}-{entry.slug}", mine, views))
-    shown = {section.entry.id for section in sections}
-    return Chapter(
-        study=study,
-        line=Line(study.key, standings),
-        sections=sections,
-        missing=[entry for entry in study.entries if entry.id not in shown],
-        makings=[_making(study, run) for run in runs],
-    )
-
-
-def _distinct(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Every provenance field with the values it took over the parts."""
-    values: dict[str, dict[str, None]] = {}
-    for record in records:
-        for key, value in record.items():
-            values.setdefault(key, {})[str(value or "not a git checkout")] = None
-    times = sorted(values.pop("finished", {}))
-    rows = [(key, ", ".join(found)) for key, found in values.items()]
-    return rows + ([("finished", " to ".join(dict.fromkeys((times[0], times[-1]))))] if times else [])
+        mine = [standing for standing in standings if standing.claim.id == entry.id]
+        sections.append(Section(entry, f"{study.key}-{entry.slug}", mine, drawn[entry.id]))
+    makings = [_making(study, run, keys[run]) for run in runs]
+    return Chapter(study, Line(study.key, standings), sections, makings)
 
 
 def _chosen(runs: Iterable[Run]) -> list[Run]:
@@ -261,15 +134,11 @@ def build(roots: Sequence[Path], told: Callable[[Study], object] = lambda study:
     runs = [run for root in roots for run in find_runs(root) if run.study in registry()]
     if not runs:
         raise FileNotFoundError(f"no results in {', '.join(map(str, roots))}: run `torchtangent reproduce` first")
-    found = {key: _chosen(run for run in runs if run.study == key) for key in registry()}
     chapters = {}
-    for key, mine in found.items():
-        if mine:
-            told(registry()[key])
-            chapters[key] = _chapter(registry()[key], mine)
-    lines = summarize(
-        {key: chapters[key].line.standings if key in chapters else stand(registry()[key], []) for key in found}
-    )
+    for key, study in registry().items():
+        if mine := _chosen(run for run in runs if run.study == key):
+            told(study)
+            chapters[key] = _chapter(study, mine)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("torchtangent.lab"),
         autoescape=True,
@@ -278,12 +147,12 @@ def build(roots: Sequence[Path], told: Callable[[Study], object] = lambda study:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update(show=show, seconds=show_seconds, number=number, tally=count, maths=maths, plain=plain)
+    environment.filters.update(short=_short, day=_day, hashed=_hashed, called=called)
     page = environment.get_template("report.html").render(
-        chapters=list(chapters.values()),
-        lines=lines,
-        counts=count(standing.verdict for standing in lines[-1].standings),
+        chapters=chapters,
+        absent=[key for key in registry() if key not in chapters],
+        lines=summarize({key: chapter.line.standings for key, chapter in chapters.items()}),
         verdicts=VERDICTS,
-        untested=UNTESTED,
         marks=MARKS,
         slugs=SLUGS,
         digits=digits,
@@ -295,6 +164,21 @@ def write(roots: Sequence[Path], out: Path, told: Callable[[Study], object] = la
     """Build the page and write it, in the place of the one that is there."""
     page = build(roots, told).encode()
     replace_file(out, lambda file: file.write(page))
+
+
+def _short(verdict: Verdict) -> str:
+    """A verdict over all scales."""
+    return verdict.removesuffix(" at this scale")
+
+
+def _day(finished: str) -> str:
+    """The day on which the last of some parts was finished."""
+    return finished.rpartition(" to ")[2][:10]
+
+
+def _hashed(script: str) -> str:
+    """How a page's policy names the one script that it lets run."""
+    return f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}"
 
 
 def maths(text: str) -> Markup:

@@ -1,0 +1,146 @@
+"""An entry at one scale: drawn from its arrays, and how these were made."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from torchtangent.lab import style
+from torchtangent.lab.judging import Key
+from torchtangent.lab.recipes import called
+from torchtangent.lab.results import Record, Run, elapsed
+from torchtangent.lab.study import Entry, Scale, Study
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class View:
+    """An entry at one scale: what was run, its plots and tables, and how to make them again.
+
+    `waiting` names the parts that are not there; then there are no plots, and tables show what there is. `broken` says
+    what could not be shown, because the code that draws or describes it raised. `earlier` names the parts that another
+    version of their code made, with the same configuration.
+    """
+
+    scale: str
+    setup: str
+    caption: str
+    plots: Sequence[str]
+    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]]  # title, columns, rows
+    waiting: Sequence[str]
+    broken: Sequence[str]
+    parts: Sequence[str]
+    earlier: Sequence[str]
+    seconds: float
+    provenance: Mapping[str, str]
+    data: Mapping[str, str]
+    command: str
+    config: str
+
+
+Wanted = tuple[Study, Entry, Run, Mapping[str, Key]]
+_ONE_BY_ONE = 8  # entries for which other processes are not worth starting
+_wanted: Sequence[Wanted] = ()  # in such a process: what to look at
+
+
+def views(wanted: Sequence[Wanted]) -> list[View | None]:
+    """Draw entries at some scale: on Linux in as many processes as there are cores, since plots take long."""
+    if sys.platform != "linux" or len(wanted) <= _ONE_BY_ONE:
+        return [_view(*one) for one in wanted]
+    fork = multiprocessing.get_context("fork")  # what is wanted has functions in it, which cannot be sent
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: none of theirs is used here
+        with ProcessPoolExecutor(os.cpu_count(), fork, initializer=_begin, initargs=(wanted,)) as pool:
+            return list(pool.map(_numbered, range(len(wanted))))
+
+
+def _begin(wanted: Sequence[Wanted]) -> None:
+    global _wanted
+    _wanted = wanted
+
+
+def _numbered(i: int) -> View | None:
+    return _view(*_wanted[i])
+
+
+def _view(study: Study, entry: Entry, run: Run, keys: Mapping[str, Key]) -> View | None:
+    """Draw an entry from its arrays; None if there is nothing to show of it."""
+    config = study.configuration(cast(Scale, run.scale))
+    records = {part: record for part in entry.parts if (record := run.record(part, keys[part].digest))}
+    whole = len(records) == len(entry.parts)
+    if not whole and not (records and entry.tables):  # of tables, show what there is
+        return None
+    readable = {part: {key: _readable(key, value) for key, value in values.items()} for part, values in config.items()}
+    arrays = run.load(list(records))
+    broken: list[str] = []
+
+    def shown(what: str, make: Callable[[], T]) -> list[T]:
+        try:
+            return [make()]
+        except Exception as error:  # the page is none the worse for it
+            broken.append(f"{what} ({type(error).__name__}: {error})")
+            return []
+
+    def plot(i: int) -> str:
+        panel = entry.panels[i]
+        return style.to_svg(panel.draw(arrays), f"{study.key}-{run.scale}-{entry.slug}-{i}", panel.alt)
+
+    with style.applied():
+        plots = [
+            one for i in range(len(entry.panels) if whole else 0) for one in shown(f"plot {i + 1}", partial(plot, i))
+        ]
+    tables = [
+        (table.title, table.columns, rows)
+        for table in entry.tables
+        for rows in shown(f"the table {table.title!r}", partial(table.cells, arrays))
+    ]
+    return View(
+        scale=run.scale,
+        setup="".join(shown("what is run", partial(entry.setup.format_map, readable))),
+        caption="".join(shown("the caption", partial(entry.caption.format_map, readable))) if whole else "",
+        plots=plots,
+        tables=tables,
+        waiting=[part for part in entry.parts if part not in records],
+        broken=broken,
+        parts=list(records),
+        earlier=[part for part, record in records.items() if record.code != keys[part].code],
+        seconds=elapsed(records.values()),
+        provenance=distinct(record.provenance for record in records.values()),
+        data={name: sum for record in records.values() for name, sum in record.data.items()},
+        command=_command(study, entry, run.scale, records.values()),
+        config=json.dumps({part: config[part] for part in records}, indent=2, ensure_ascii=False),
+    )
+
+
+def _command(study: Study, entry: Entry, scale: str, records: Iterable[Record]) -> str:
+    """What makes an entry's arrays again, where they were made and from the same data."""
+    device = " --device cuda" if any(record.provenance["device"].startswith("cuda") for record in records) else ""
+    data = " --data DIR" if any(record.data for record in records) else ""
+    return f"torchtangent reproduce {called(study)} --scale {scale} --only {entry.slug}{device}{data}"
+
+
+def _readable(key: str, value: Any) -> Any:
+    """A configuration's value inside a sentence; the order of indices says nothing, that of other lists may."""
+    if isinstance(value, list):
+        return ", ".join(map(str, sorted(value) if key == "indices" else value))
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+def distinct(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Every provenance field with the values it took over the parts."""
+    values: dict[str, dict[str, None]] = {}
+    for record in records:
+        for key, value in record.items():
+            values.setdefault(key, {})[str(value or "not a git checkout")] = None
+    times = sorted(values.pop("finished", {}))
+    found = {key: ", ".join(texts) for key, texts in values.items()}
+    return found | ({"finished": " to ".join(dict.fromkeys((times[0], times[-1])))} if times else {})
