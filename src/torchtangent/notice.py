@@ -1,9 +1,10 @@
-"""Warnings that point at the line of the user's own code."""
+"""What is said to users: warnings that point at a line of their own code, names in sentences, wrong choices."""
 
 from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterable
 
 _LIBRARIES = ("torchtangent", "torch", "contextlib", "functools", "jaxtyping", "beartype")
 
@@ -27,3 +28,9 @@ def listed(names: list[str], most: int = 6) -> str:
     'a, b and 1 more'
     """
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def check_choice(what: str, value: object, valid: Iterable[str]) -> None:
+    """Closed choices are strings, checked, with the valid ones named."""
+    if value not in (known := tuple(valid)):
+        raise ValueError(f"{what}={value!r} is not known. Choose one of {', '.join(map(repr, known))}.")

@@ -21,16 +21,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchtangent.notice import check_choice
+
 LIKELIHOODS = ("categorical", "bernoulli", "gaussian")
 KINDS = ("exact", "sampled", "empirical")
 IGNORED = -100
 """The class of terms that do not count, as for `torch.nn.functional.cross_entropy`."""
-
-
-def check_choice(what: str, value: str, valid: tuple[str, ...]) -> None:
-    """Closed choices are strings, checked, with the valid ones named."""
-    if value not in valid:
-        raise ValueError(f"{what}={value!r} is not known. Choose one of {', '.join(map(repr, valid))}.")
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from torchtangent.curvature.cotangents import check_choice
 from torchtangent.curvature.diagonal import Diagonal
 from torchtangent.curvature.kfac import KroneckerSum
 from torchtangent.curvature.representation import Accumulator, Blocks, Choice, Layers, Representation, Scope
+from torchtangent.notice import check_choice
 from torchtangent.operators import Basis, EigenOperator
 
 

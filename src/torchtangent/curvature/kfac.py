@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchtangent.curvature.cotangents import check_choice
 from torchtangent.curvature.diagonal import Diagonal
 from torchtangent.curvature.kronecker import LayerMoments, LookupMoments, OuterMoments
 from torchtangent.curvature.representation import (
@@ -17,7 +16,7 @@ from torchtangent.curvature.representation import (
     resolve,
 )
 from torchtangent.jacobians.factors import Dense, Lookup, Outer, is_bias_of
-from torchtangent.notice import listed, warn
+from torchtangent.notice import check_choice, listed, warn
 from torchtangent.operators import KroneckerOperator
 
 

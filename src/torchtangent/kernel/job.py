@@ -30,6 +30,7 @@ from torchtangent.kernel.task import Machine, Task
 from torchtangent.kernel.tiles import Tile, tiles_of
 from torchtangent.kernel.way import REDUCTIONS, Block, DifferentUse, Outputs
 from torchtangent.kernel.writer import Writer
+from torchtangent.notice import check_choice
 from torchtangent.operators import memory
 from torchtangent.operators.symmetric import reflect
 
@@ -52,12 +53,11 @@ class Job:
         reduce: str = "full",
         params: Params = None,
         per_layer: bool = False,
-        precision: str | None = None,
+        precision: str | torch.dtype | None = None,
         max_memory: int | None = None,
         stored: bool = False,
     ) -> None:
-        if reduce not in REDUCTIONS:
-            raise ValueError(f"reduce={reduce!r} is not one of {', '.join(map(repr, REDUCTIONS))}.")
+        check_choice("reduce", reduce, REDUCTIONS)
         self.capture = Capture(model, params, output)
         self.device, self.per_layer = self.capture.device, per_layer
         self.precision = find_precision(precision, self.capture.dtype)

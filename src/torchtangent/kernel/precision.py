@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchtangent.jacobians.call import float32_products
 from torchtangent.kernel.split import SplitConvolutions
+from torchtangent.notice import check_choice
 from torchtangent.operators import product as products
 
 _TERMS = 1 << 13  # of one product on tensor cores: with so many the error is 1e-5 (TF32: 2e-5)
@@ -43,12 +44,12 @@ PRECISIONS = {
 }
 
 
-def find_precision(name: str | None, model_dtype: torch.dtype) -> Precision:
-    """A precision by its name; None is the model's own, float32 at least."""
-    if name is None:
-        name = "float64" if model_dtype == torch.float64 else "float32"
-    if name not in PRECISIONS:
-        raise ValueError(f"precision={name!r} is not one of {', '.join(map(repr, PRECISIONS))}.")
+def find_precision(precision: str | torch.dtype | None, model_dtype: torch.dtype) -> Precision:
+    """A precision by its name or dtype; None is the model's own, float32 at least."""
+    if precision is None:
+        precision = "float64" if model_dtype == torch.float64 else "float32"
+    name = str(precision).removeprefix("torch.")
+    check_choice("precision", name, PRECISIONS)
     return PRECISIONS[name]
 
 
