@@ -286,5 +286,5 @@ def test_inputs_made_in_inference_mode() -> None:
 def test_a_precision_may_be_a_dtype() -> None:
     model, x = nn.Linear(3, 2), torch.randn(5, 3)
     assert tt.ntk(model, x, precision=torch.bfloat16).equal(tt.ntk(model, x, precision="bfloat16"))
-    with pytest.raises(ValueError, match="precision='half' is not known. Choose one of 'float64', 'float32', 'tf32'"):
+    with pytest.raises(ValueError, match=r"precision='half' is not known. Choose one of 'float64', 'float32', 'tf32'"):
         tt.ntk(model, x, precision="half")

@@ -43,8 +43,8 @@ def ntk(
         reduce: "full"; "trace", Σ_c K[n,m,c,c]; "sum", Σ_ce K[n,m,c,e]; or "diag", K[n,m,c,c].
         params: Which parameters, by name pattern or a predicate (name, parameter); all trainable ones by default.
         per_layer: Return a dict with the kernel of each parameter instead; they sum to K.
-        precision: "float64", "float32", "tf32", "bfloat16" or "float16", or a dtype (factors rounded to it, products summed
-            in float32). The model's own by default; the model itself always runs in its own.
+        precision: "float64", "float32", "tf32", "bfloat16" or "float16", or a dtype (factors rounded to it, products
+            summed in float32). The model's own by default; the model itself always runs in its own.
         max_memory: Bytes to stay within; by default a fixed fraction of the machine's memory, which the environment
             variable `TORCHTANGENT_MEMORY` can set, such as 0.2 where several processes share it.
         out: A file (.npy) to write the kernel to, tile by tile. A run that was stopped goes on where it was; under
