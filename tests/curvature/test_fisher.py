@@ -134,6 +134,17 @@ def test_implicit_runs_the_model_once_for_both_derivatives() -> None:
     assert_close(product, oracle.fisher(model, [(x, None)], "categorical", "exact") @ v)
 
 
+@pytest.mark.parametrize("representation", EXACT)
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_a_layer_of_no_units(representation: str) -> None:
+    model = nn.ModuleDict({"none": nn.Linear(4, 0), "some": nn.Linear(4, 2)}).double()
+    model.forward = lambda x: model["some"](x) + model["none"](x).sum(1, keepdim=True)
+    x = torch.randn(5, 4, dtype=torch.float64)
+    F = tt.fisher(model, (x, None), getattr(tt, representation))
+    some = model["some"]
+    assert_close(F.dense(), EXACT[representation](oracle.fisher(some, [(x, None)], "categorical", "exact"), some))
+
+
 def test_exact_formula_by_enumeration() -> None:
     """The exact Fisher is the expectation of the empirical one over all labels, each with its probability."""
     model, x, _ = setting("mlp", "categorical")

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.curvature.layout import matrix_segments
+from torchtangent.curvature.segments import matrix_segments
 from torchtangent.curvature.moments import Moment
 from torchtangent.curvature.representation import Layers
 from torchtangent.jacobians.factors import Lookup, Outer

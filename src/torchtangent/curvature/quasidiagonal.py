@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.curvature.diagonal import DiagonalSum
-from torchtangent.curvature.layout import matrix_segments
+from torchtangent.curvature.segments import matrix_segments
 from torchtangent.curvature.representation import (
     Accumulator,
     Blocks,
@@ -85,7 +85,9 @@ class ArrowheadSum(Accumulator):
 
 
 def _has_rows_for(weight: LayerJacobian, bias: LayerJacobian) -> bool:
-    """Whether the weight, as a matrix, has a row for each entry of the bias."""
+    """Whether the weight, as a matrix, has a row for each entry of the bias, and there are some."""
+    if not bias.shape.numel():
+        return False
     if isinstance(weight, Outer):
         return weight.groups * weight.d.shape[-1] == bias.shape.numel()
     if isinstance(weight, Dense) and weight.order:
