@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.curvature.segments import matrix_segments
 from torchtangent.curvature.moments import Moment
 from torchtangent.curvature.representation import Layers
+from torchtangent.curvature.segments import matrix_segments
 from torchtangent.jacobians.factors import Lookup, Outer
 from torchtangent.operators import Basis, Columns, DiagonalOperator, Identity, Operator, Place, Segment, Space
 from torchtangent.operators.product import product

@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.curvature.diagonal import DiagonalSum
-from torchtangent.curvature.segments import matrix_segments
 from torchtangent.curvature.representation import (
     Accumulator,
     Blocks,
@@ -18,6 +17,7 @@ from torchtangent.curvature.representation import (
     Scope,
     Side,
 )
+from torchtangent.curvature.segments import matrix_segments
 from torchtangent.jacobians.factors import Dense, LayerJacobian, Outer
 from torchtangent.operators import ArrowheadOperator, Place, Segment, Space
 
