@@ -13,6 +13,7 @@ import pytest
 import torch
 from oracle import assert_close
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from torchtangent.complexity import Trajectory, feature_norm, fisher_rao, margins, measures, norms
 
@@ -233,6 +234,17 @@ def test_norms(name: str) -> None:
     }
     for key, value in expected.items():
         assert found[key] == pytest.approx(value, rel=1e-10), key
+def test_margins_of_arrays_are_numbers_and_of_tensors_have_a_slope() -> None:
+    f, y = torch.randn(6, 4, dtype=DOUBLE, requires_grad=True), torch.randint(4, (6,))
+    found = margins(f, y)
+    assert torch.equal(margins(f.detach().numpy(), y.numpy()[::-1]), margins(f.detach(), y.flip(0)))
+    assert torch.equal(margins(f.detach().float().tolist(), y.tolist()), margins(f.detach().float(), y))
+    slopes = torch.autograd.grad(found.sum(), f)[0]
+    assert torch.equal(slopes.gather(1, y[:, None]), torch.ones(6, 1, dtype=DOUBLE))
+    with pytest.raises(ValueError, match="y should be numbers"):
+        margins(f, ["a"] * 6)
+
+
     assert ("neyshabur" in found) == (name == "two layers")
     assert set(found) - {"neyshabur"} == {*expected, "path_1", "path_2"}
 
@@ -370,6 +382,73 @@ def test_margin_and_parameters(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert found.parameters == sum(p.numel() for p in model.parameters())
     assert found.over_margin() == {key: value / found.margin for key, value in found.norms.items()}
 
+class Wired(nn.Module):
+    """Two layers a and b, and how they go together."""
+
+    def __init__(self, wiring: Any, a: nn.Module, b: nn.Module) -> None:
+        super().__init__()
+        self.wiring, self.a, self.b = wiring, a, b
+        self.register_buffer("mix", torch.tensor([[2.0, -1.0], [-1.0, 2.0]]))
+        self.register_buffer("unused", torch.tensor([-1.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.wiring(self, x)
+
+
+SIGNS = {
+    "in the end": (lambda s, x: -s.b(F.relu(s.a(x))), "'neg' gives negative values", 2, 2),
+    "in place": (lambda s, x: s.b(s.a(x).relu_()).neg_(), "'neg_' gives negative values", 2, 2),
+    "of a branch": (lambda s, x: s.b(x - F.relu(s.a(x))), "what 'relu' gives is subtracted", 2, 2),
+    "before a ReLU": (
+        lambda s, x: s.b(torch.cat([F.relu(s.a(x)), F.relu(-s.a(x))], 1)),
+        "'neg' gives negative values",
+        2,
+        4,
+    ),
+    "of the inputs": (lambda s, x: s.b(s.a(torch.cat([x, -x], 1)).relu()), "'neg' gives negative values", 4, 2),
+    "of neighbours": (lambda s, x: s.b(s.a(x).relu().diff()), "what 'relu' gives is subtracted", 2, 1),
+    "in a fixed matrix": (lambda s, x: s.b(s.a(x).relu() @ s.mix.to(x)), "what 'relu' gives is subtracted", 2, 2),
+}
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_path_norms_of_networks_that_subtract_are_refused(name: str) -> None:
+    """The run at |w|^p would take signed sums for the sums over paths, negative ones also."""
+    wiring, message, ins, outs = SIGNS[name]
+    model = Wired(wiring, nn.Linear(ins, 2, bias=False), nn.Linear(outs, 2, bias=False)).double()
+    x, y = torch.randn(3, 2, dtype=DOUBLE), torch.tensor([0, 1, 0])
+    for _ in range(5):
+        with pytest.raises(ValueError, match="path norms are not defined for a network that subtracts: "):
+            measures(trained(model), model, x, y)
+    nn.init.constant_(model.a.weight, 0.1)  # values as they should be: only slopes tell
+    with pytest.raises(ValueError, match=message):
+        measures(model, model, x, y)
+
+
+def test_path_norms_of_networks_that_add() -> None:
+    """x + relu(Ax) has the paths of B and those of BA, also where the activation works in place."""
+    model = Wired(lambda s, x: s.b(s.a(x).relu_() + x), nn.Linear(2, 2), nn.Linear(2, 2)).double()
+    A, a, B, b = (p.detach().abs().numpy() for p in model.parameters())
+    found = measures(model, model, torch.randn(3, 2, dtype=DOUBLE), torch.tensor([0, 1, 0])).norms
+    for p in (1, 2):
+        expected = (B**p @ (A**p @ np.ones(2) + a**p + 1) + b**p).sum() ** (1 / p)
+        assert found[f"path_{p}"] == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("pool", [F.avg_pool1d, F.max_pool1d])
+def test_path_norms_with_pooling(pool: Any) -> None:
+    """A mean of two counts each path half, for both p; of a maximum the largest sum of paths counts."""
+    model = Wired(
+        lambda s, x: s.b(pool(s.a(x).relu(), 2)), nn.Linear(3, 4, bias=False), nn.Linear(2, 2, bias=False)
+    ).double()
+    A, B = matrices(model)
+    found = measures(model, model, torch.randn(3, 3, dtype=DOUBLE), torch.tensor([0, 1, 0])).norms
+    for p in (1, 2):
+        pairs = (np.abs(A) ** p).sum(1).reshape(2, 2)
+        pooled = pairs.mean(1) if pool is F.avg_pool1d else pairs.max(1)
+        assert found[f"path_{p}"] == pytest.approx((np.abs(B) ** p @ pooled).sum() ** (1 / p), rel=1e-10)
+
+
 
 def test_over_margin_does_not_depend_on_the_scale_of_the_outputs() -> None:
     model, init, x, _ = problem("mlp")
@@ -447,3 +526,18 @@ def test_margins_take_classes_of_any_integer(dtype: torch.dtype) -> None:
     f = torch.tensor([[1.0, 3.0, 0.0], [2.0, 0.0, 5.0]])
     found = margins(f, torch.tensor([1, 0], dtype=dtype))
     assert found.tolist() == [2.0, -3.0]
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    """Against a float64 model with the same, rounded, weights."""
+    model, init, x, y = problem("mlp")
+    model, init, x = model.to(dtype), init.to(dtype), x.to(dtype)
+    wide = copy.deepcopy(model).double()
+    theta = torch.cat([p.detach().flatten() for p in wide.parameters()])
+    exact = oracle.fisher(wide, [(x.double(), y)], kind="empirical")
+    rao = float(theta @ exact @ theta) ** 0.5
+    assert fisher_rao(model, x, y) == pytest.approx(rao, rel=0.02)
+    found = measures(model, init, x, y)
+    assert found.fisher_rao == pytest.approx(rao, rel=0.02)
+    assert found.norms == pytest.approx(measures(wide, init.double(), x.double(), y).norms, rel=1e-10)
+
+
