@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import os
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ import torch
 from oracle import assert_close
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
-from torchtangent.complexity import Trajectory, feature_norm, fisher_rao, margins, measures, norms
+from torchtangent.complexity import Trajectory, feature_norm, fisher_rao, fixed, margins, measures, norms
 
 DOUBLE = torch.float64
 
@@ -157,6 +159,51 @@ def test_a_layer_that_is_frozen_halfway_still_counts() -> None:
     assert run.norms[1] == pytest.approx(features(model, x), rel=1e-10)
 
 
+@pytest.mark.parametrize("kind", ["tensor", "tuple", "dict"])
+def test_inputs_that_are_changed_later_are_those_of_the_start(kind: str) -> None:
+    model, _, x, _ = problem("mlp")
+    run = Trajectory(model, {"tensor": x, "tuple": (x,), "dict": {"input": x}}[kind])
+    x.mul_(3)
+    run.step()
+    assert run.norms[1] == run.norms[0]
+
+
+def test_data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixed, "_BATCH", 4)  # in several batches
+    model, _, x, y = problem("mlp")
+    expected = features(model, x)
+    assert feature_norm(model, TensorDataset(x)) == pytest.approx(expected, rel=1e-10)
+    run = Trajectory(model, TensorDataset(x))
+    length = move(model, 0.3)
+    assert run.step() == pytest.approx(expected * length, rel=1e-10)
+    with torch.no_grad():
+        model[0].weight.fill_(math.nan)
+    assert math.isnan(run.step())
+    for made in (feature_norm, Trajectory):
+        with pytest.raises(TypeError, match="if one is a target, give a data set of inputs alone"):
+            made(mlp(4, 3), TensorDataset(x, y))
+        with pytest.raises(TypeError, match=r"a data set .* got DataLoader\. Pass loader\.dataset"):
+            made(mlp(4, 3), DataLoader(TensorDataset(x)))
+
+
+@pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the shape checks would speak first")
+def test_measures_say_what_they_take() -> None:
+    model, init, x, y = problem("mlp")
+    for other in (DataLoader(TensorDataset(x, y)), TensorDataset(x), x.numpy(), (x,)):
+        with pytest.raises(TypeError, match=rf"x should be a tensor \(N, \.\.\.\), got a {type(other).__name__}"):
+            measures(model, init, other, y)
+    assert measures(model, init, x, y.numpy()) == measures(model, init, x, y)
+
+
+def test_another_network_is_told_from_a_step() -> None:
+    model, _, x, _ = problem("mlp")
+    run = Trajectory(model, x)
+    model[0] = nn.Linear(4, 8).double()
+    model[2] = nn.Linear(8, 6).double()
+    with pytest.raises(ValueError, match=r"no longer the one of the start: '0\.weight' was \(5, 4\) .* is \(8, 4\)"):
+        run.step()
+
+
 def test_errors_of_a_trajectory() -> None:
     model, x = nn.Linear(3, 2), torch.randn(5, 3)
     with pytest.raises(ValueError, match="pattern 'head' matches no trainable parameter"):
@@ -185,6 +232,17 @@ def test_margins_of_classes() -> None:
 def test_margins_of_signs(shape: tuple[int, ...]) -> None:
     f, y = torch.randn(*shape), torch.tensor([1, -1, 1, 1, -1])
     assert torch.equal(margins(f, y), f.flatten() * y)
+
+
+def test_margins_of_arrays_are_numbers_and_of_tensors_have_a_slope() -> None:
+    f, y = torch.randn(6, 4, dtype=DOUBLE, requires_grad=True), torch.randint(4, (6,))
+    found = margins(f, y)
+    assert torch.equal(margins(f.detach().numpy(), y.numpy()[::-1]), margins(f.detach(), y.flip(0)))
+    assert torch.equal(margins(f.detach().float().tolist(), y.tolist()), margins(f.detach().float(), y))
+    slopes = torch.autograd.grad(found.sum(), f)[0]
+    assert torch.equal(slopes.gather(1, y[:, None]), torch.ones(6, 1, dtype=DOUBLE))
+    with pytest.raises(ValueError, match="y should be numbers"):
+        margins(f, ["a"] * 6)
 
 
 def test_errors_of_margins() -> None:
@@ -234,17 +292,6 @@ def test_norms(name: str) -> None:
     }
     for key, value in expected.items():
         assert found[key] == pytest.approx(value, rel=1e-10), key
-def test_margins_of_arrays_are_numbers_and_of_tensors_have_a_slope() -> None:
-    f, y = torch.randn(6, 4, dtype=DOUBLE, requires_grad=True), torch.randint(4, (6,))
-    found = margins(f, y)
-    assert torch.equal(margins(f.detach().numpy(), y.numpy()[::-1]), margins(f.detach(), y.flip(0)))
-    assert torch.equal(margins(f.detach().float().tolist(), y.tolist()), margins(f.detach().float(), y))
-    slopes = torch.autograd.grad(found.sum(), f)[0]
-    assert torch.equal(slopes.gather(1, y[:, None]), torch.ones(6, 1, dtype=DOUBLE))
-    with pytest.raises(ValueError, match="y should be numbers"):
-        margins(f, ["a"] * 6)
-
-
     assert ("neyshabur" in found) == (name == "two layers")
     assert set(found) - {"neyshabur"} == {*expected, "path_1", "path_2"}
 
@@ -335,53 +382,6 @@ def test_path_norm_and_fisher_rao_do_not_see_a_rescaling_of_units() -> None:
     assert after.norms["frobenius"] != pytest.approx(before.norms["frobenius"], rel=1e-2)
 
 
-# ----------------------------------------------------------------------------------------- Fisher–Rao
-
-
-@pytest.mark.parametrize("kind", ["empirical", "exact"])
-@every_net
-def test_fisher_rao(name: str, kind: str) -> None:
-    model, _, x, y = problem(name)
-    theta = torch.cat([p.detach().flatten() for p in model.parameters()])
-    F = oracle.fisher(model, [(x, y)], kind=kind)
-    assert fisher_rao(model, x, y, kind=kind) == pytest.approx(float(theta @ F @ theta) ** 0.5, rel=1e-10)
-
-
-def test_fisher_rao_of_a_homogeneous_network() -> None:
-    """Jθ = L f in L layers of ReLU without biases, so ⟨θ, F θ⟩ = L² E[⟨∂ℓ/∂f, f⟩²]."""
-    model, x, y = mlp(4, 6, 5, 3, bias=False), torch.randn(20, 4, dtype=DOUBLE), torch.randint(3, (20,))
-    f = model(x).detach().requires_grad_()
-    slopes = torch.autograd.grad(nn.functional.cross_entropy(f, y, reduction="sum"), f)[0]
-    expected = 3 * float((slopes * f.detach()).sum(1).square().mean().sqrt())
-    assert fisher_rao(model, x, y) == pytest.approx(expected, rel=1e-10)
-    assert measures(model, model, x, y).fisher_rao == pytest.approx(expected, rel=1e-10)
-
-
-def test_fisher_rao_of_one_output() -> None:
-    model, x = mlp(4, 6, 1), torch.randn(20, 4, dtype=DOUBLE)
-    y = torch.randint(2, (20,))
-    theta = torch.cat([p.detach().flatten() for p in model.parameters()])
-    F = oracle.fisher(model, [(x, y.double()[:, None])], likelihood="bernoulli", kind="empirical")
-    found = measures(model, model, x, 2 * y - 1)
-    assert found.fisher_rao == pytest.approx(float(theta @ F @ theta) ** 0.5, rel=1e-10)
-    assert found.margin == pytest.approx(np.percentile((model(x)[:, 0] * (2 * y - 1)).detach().numpy(), 5), rel=1e-10)
-
-
-# -------------------------------------------------------------------------------------------- measures
-
-
-@every_net
-def test_margin_and_parameters(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, init, x, _ = problem(name)
-    monkeypatch.setattr(norms, "_BUDGET", 0)  # in several pieces
-    f = model(x).detach()
-    y = f.argmax(1)
-    found = measures(model, init, x, y, percentile=20)
-    gaps = np.diff(np.sort(f.numpy(), 1)[:, -2:], axis=1)
-    assert found.margin == pytest.approx(np.percentile(gaps, 20), rel=1e-10)
-    assert found.parameters == sum(p.numel() for p in model.parameters())
-    assert found.over_margin() == {key: value / found.margin for key, value in found.norms.items()}
-
 class Wired(nn.Module):
     """Two layers a and b, and how they go together."""
 
@@ -449,6 +449,53 @@ def test_path_norms_with_pooling(pool: Any) -> None:
         assert found[f"path_{p}"] == pytest.approx((np.abs(B) ** p @ pooled).sum() ** (1 / p), rel=1e-10)
 
 
+# ----------------------------------------------------------------------------------------- Fisher–Rao
+
+
+@pytest.mark.parametrize("kind", ["empirical", "exact"])
+@every_net
+def test_fisher_rao(name: str, kind: str) -> None:
+    model, _, x, y = problem(name)
+    theta = torch.cat([p.detach().flatten() for p in model.parameters()])
+    F = oracle.fisher(model, [(x, y)], kind=kind)
+    assert fisher_rao(model, x, y, kind=kind) == pytest.approx(float(theta @ F @ theta) ** 0.5, rel=1e-10)
+
+
+def test_fisher_rao_of_a_homogeneous_network() -> None:
+    """Jθ = L f in L layers of ReLU without biases, so ⟨θ, F θ⟩ = L² E[⟨∂ℓ/∂f, f⟩²]."""
+    model, x, y = mlp(4, 6, 5, 3, bias=False), torch.randn(20, 4, dtype=DOUBLE), torch.randint(3, (20,))
+    f = model(x).detach().requires_grad_()
+    slopes = torch.autograd.grad(nn.functional.cross_entropy(f, y, reduction="sum"), f)[0]
+    expected = 3 * float((slopes * f.detach()).sum(1).square().mean().sqrt())
+    assert fisher_rao(model, x, y) == pytest.approx(expected, rel=1e-10)
+    assert measures(model, model, x, y).fisher_rao == pytest.approx(expected, rel=1e-10)
+
+
+def test_fisher_rao_of_one_output() -> None:
+    model, x = mlp(4, 6, 1), torch.randn(20, 4, dtype=DOUBLE)
+    y = torch.randint(2, (20,))
+    theta = torch.cat([p.detach().flatten() for p in model.parameters()])
+    F = oracle.fisher(model, [(x, y.double()[:, None])], likelihood="bernoulli", kind="empirical")
+    found = measures(model, model, x, 2 * y - 1)
+    assert found.fisher_rao == pytest.approx(float(theta @ F @ theta) ** 0.5, rel=1e-10)
+    assert found.margin == pytest.approx(np.percentile((model(x)[:, 0] * (2 * y - 1)).detach().numpy(), 5), rel=1e-10)
+
+
+# -------------------------------------------------------------------------------------------- measures
+
+
+@every_net
+def test_margin_and_parameters(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, init, x, _ = problem(name)
+    monkeypatch.setattr(norms, "_BUDGET", 0)  # in several pieces
+    f = model(x).detach()
+    y = f.argmax(1)
+    found = measures(model, init, x, y, percentile=20)
+    gaps = np.diff(np.sort(f.numpy(), 1)[:, -2:], axis=1)
+    assert found.margin == pytest.approx(np.percentile(gaps, 20), rel=1e-10)
+    assert found.parameters == sum(p.numel() for p in model.parameters())
+    assert found.over_margin() == {key: value / found.margin for key, value in found.norms.items()}
+
 
 def test_over_margin_does_not_depend_on_the_scale_of_the_outputs() -> None:
     model, init, x, _ = problem("mlp")
@@ -478,6 +525,21 @@ def test_float32() -> None:
     assert found.norms == pytest.approx(expected.norms, rel=1e-5)
     assert found.margin == pytest.approx(expected.margin, rel=1e-4)
     assert found.fisher_rao == pytest.approx(expected.fisher_rao, rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    """Against a float64 model with the same, rounded, weights."""
+    model, init, x, y = problem("mlp")
+    model, init, x = model.to(dtype), init.to(dtype), x.to(dtype)
+    wide = copy.deepcopy(model).double()
+    theta = torch.cat([p.detach().flatten() for p in wide.parameters()])
+    exact = oracle.fisher(wide, [(x.double(), y)], kind="empirical")
+    rao = float(theta @ exact @ theta) ** 0.5
+    assert fisher_rao(model, x, y) == pytest.approx(rao, rel=0.02)
+    found = measures(model, init, x, y)
+    assert found.fisher_rao == pytest.approx(rao, rel=0.02)
+    assert found.norms == pytest.approx(measures(wide, init.double(), x.double(), y).norms, rel=1e-10)
 
 
 class Bare(nn.Module):
@@ -526,18 +588,3 @@ def test_margins_take_classes_of_any_integer(dtype: torch.dtype) -> None:
     f = torch.tensor([[1.0, 3.0, 0.0], [2.0, 0.0, 5.0]])
     found = margins(f, torch.tensor([1, 0], dtype=dtype))
     assert found.tolist() == [2.0, -3.0]
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(dtype: torch.dtype) -> None:
-    """Against a float64 model with the same, rounded, weights."""
-    model, init, x, y = problem("mlp")
-    model, init, x = model.to(dtype), init.to(dtype), x.to(dtype)
-    wide = copy.deepcopy(model).double()
-    theta = torch.cat([p.detach().flatten() for p in wide.parameters()])
-    exact = oracle.fisher(wide, [(x.double(), y)], kind="empirical")
-    rao = float(theta @ exact @ theta) ** 0.5
-    assert fisher_rao(model, x, y) == pytest.approx(rao, rel=0.02)
-    found = measures(model, init, x, y)
-    assert found.fisher_rao == pytest.approx(rao, rel=0.02)
-    assert found.norms == pytest.approx(measures(wide, init.double(), x.double(), y).norms, rel=1e-10)
-
-
