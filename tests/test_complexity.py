@@ -429,10 +429,23 @@ def test_path_norms_of_networks_that_add() -> None:
     """x + relu(Ax) has the paths of B and those of BA, also where the activation works in place."""
     model = Wired(lambda s, x: s.b(s.a(x).relu_() + x), nn.Linear(2, 2), nn.Linear(2, 2)).double()
     A, a, B, b = (p.detach().abs().numpy() for p in model.parameters())
-    found = measures(model, model, torch.randn(3, 2, dtype=DOUBLE), torch.tensor([0, 1, 0])).norms
+    with torch.no_grad():
+        found = measures(model, model, torch.randn(3, 2, dtype=DOUBLE), torch.tensor([0, 1, 0])).norms
     for p in (1, 2):
         expected = (B**p @ (A**p @ np.ones(2) + a**p + 1) + b**p).sum() ** (1 / p)
         assert found[f"path_{p}"] == pytest.approx(expected, rel=1e-10)
+
+
+def test_path_norms_with_buffers_in_float32() -> None:
+    norm = nn.BatchNorm1d(2, affine=False).eval()
+    norm.running_var.fill_(4)
+    model = nn.Sequential(nn.Linear(3, 2, bias=False), norm, nn.ReLU(), nn.Linear(2, 2, bias=False))
+    A, B = (w.astype(np.float64) for w in matrices(model))
+    norm.num_batches_tracked.fill_(1)
+    found = measures(model, model, torch.randn(3, 3), torch.tensor([0, 1, 0])).norms
+    for p in (1, 2):
+        expected = (np.abs(B) ** p @ (np.abs(A) ** p).sum(1)).sum() / math.sqrt(4 + norm.eps)
+        assert found[f"path_{p}"] == pytest.approx(expected ** (1 / p), rel=1e-10)
 
 
 @pytest.mark.parametrize("pool", [F.avg_pool1d, F.max_pool1d])

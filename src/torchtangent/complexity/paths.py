@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -16,16 +17,19 @@ _ROUNDING = 1e-12  # of the largest number: a convolution by transforms may be s
 
 
 def path_norms(network: Network, x: Tensor) -> dict[str, float]:
-    """(Σ over paths of ∏ |w|^p)^{1/p} for p = 1 and 2; x is one sample. Networks that subtract are refused."""
-    _check_signs(network, x)
-    return {f"path_{p}": float(_run(network, x, p).sum()) ** (1 / p) for p in (1, 2)}
+    """(Σ over paths of ∏ |w|^p)^{1/p} for p = 1 and 2, in float64; x is one sample.
+
+    Networks that subtract are refused.
+    """
+    wide, ones = Network(copy.deepcopy(network.model).double(), network.output), torch.ones_like(x).double()
+    _check_signs(wide, ones)
+    return {f"path_{p}": float(_run(wide, ones, p).sum()) ** (1 / p) for p in (1, 2)}
 
 
 def _run(network: Network, x: Tensor, p: int) -> Tensor:
-    """The outputs at ones with weights |w|^p, in float64."""
-    powers = {id(w): w.detach().double().abs() ** p for w in network.model.parameters()}
+    """The outputs with weights |w|^p."""
     with undisturbed():
-        return network(torch.ones_like(x, dtype=torch.float64), powers)
+        return network(x, {id(w): w.detach().abs() ** p for w in network.model.parameters()})
 
 
 def _check_signs(network: Network, x: Tensor) -> None:
@@ -36,7 +40,7 @@ def _check_signs(network: Network, x: Tensor) -> None:
         with start, signs:
             f = _run(network, x, 1)
         if f.requires_grad:
-            f.sum().backward()
+            torch.autograd.backward(f, torch.ones_like(f))
         if signs.negative:
             raise ValueError(
                 f"The path norms are not defined for a network that subtracts: {signs.negative[0]}, and with weights "
