@@ -299,6 +299,19 @@ def test_kernel_alignment() -> None:
     assert alignment.kernels(0 * K, L) == 0
 
 
+@pytest.mark.parametrize("scale", [1e-300, 1e-170, 1e170, 1e300])
+def test_alignments_do_not_depend_on_scale(scale: float) -> None:
+    K, L = positive(), positive(rank=3)
+    expected = float(similar(K, L))
+    assert close(alignment.kernels(K * scale, L), expected)
+    assert close(alignment.kernels(K, L * scale), expected)
+    assert close(alignment.kernels(K * scale, L * scale), expected)
+    y = torch.randn(N, dtype=torch.float64)
+    expected = plain_cka(K.numpy(), np.outer(y, y))
+    assert close(alignment.cka(K * scale, y), expected)
+    assert close(alignment.cka(K, y * scale), expected)
+
+
 def similar(K: Tensor, L: Tensor) -> Tensor:
     return (K * L).sum() / (K.norm() * L.norm())
 
@@ -399,6 +412,19 @@ def test_energy() -> None:
     random = torch.randn(N, 20000, dtype=torch.float64)
     assert abs(float(alignment.energy(K, random, k=6).square().mean()) - 6 / N) <= 0.005
     assert close(alignment.energy(K, y[:, 0], k=N), 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1e-300, 1e-40, 1e-23, 1e20, 1e300])
+def test_energy_does_not_depend_on_the_scale_of_y(scale: float, dtype: torch.dtype) -> None:
+    K, y = positive(), torch.randn(N, 2, dtype=torch.float64)
+    vectors = np.linalg.eigh(K.numpy())[1][:, -5:]
+    expected = torch.from_numpy(np.linalg.norm(vectors.T @ y.numpy(), axis=0) / np.linalg.norm(y.numpy(), axis=0))
+    found = alignment.energy(K.to(dtype), y * scale, 5)
+    assert found.dtype == dtype
+    assert_close(found.double(), expected, 1e-10 if dtype == torch.float64 else 1e-4)
+    if 1e-30 < scale < 1e30:
+        assert_close(alignment.energy(K.to(dtype), y.float() * scale, 5).double(), expected, 1e-4)
 
 
 def test_energy_with_outputs() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from oracle import assert_close
@@ -316,6 +318,28 @@ def test_a_number_is_a_shape() -> None:
     found, expected = directions(model, 6, 2), directions(model, (6,), 2)
     assert found.vectors.shape == (2, 6)
     assert torch.equal(found.vectors, expected.vectors)
+
+
+@pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the shape checks would speak first")
+def test_what_a_shape_may_be() -> None:
+    model = mlp()
+    expected = directions(model, (6,), 2)
+    for shape in (np.int64(6), np.array([6]), [np.int32(6)], torch.Size([6])):
+        assert torch.equal(directions(model, shape, 2).vectors, expected.vectors)
+    for shape in (6.0, (2, 0.5), "6", None):
+        with pytest.raises(ValueError, match=r"shape=.* should hold the sizes of a single input"):
+            directions(model, shape)
+
+
+@pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the shape checks would speak first")
+def test_inputs_are_a_tensor_or_an_array() -> None:
+    model, x = mlp(), torch.randn(3, 6, dtype=torch.float64)
+    found = directions(model, 6, x=x.numpy()[::-1])
+    expected = directions(model, 6, x=x.to(next(model.parameters()).dtype))
+    torch.testing.assert_close(found.values, expected.values)
+    for other in ((x,), {"x": x}, x.tolist()):
+        with pytest.raises(TypeError, match=rf"x should be .* inputs of shape \(N, 6\), .* {type(other).__name__}"):
+            directions(model, 6, x=other)
 
 
 def test_relu_at_the_origin() -> None:

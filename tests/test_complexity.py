@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import os
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ import pytest
 import torch
 from oracle import assert_close
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
-from torchtangent.complexity import Trajectory, feature_norm, fisher_rao, margins, measures, norms
+from torchtangent.complexity import Trajectory, feature_norm, fisher_rao, fixed, margins, measures, norms
 
 DOUBLE = torch.float64
 
@@ -156,6 +159,51 @@ def test_a_layer_that_is_frozen_halfway_still_counts() -> None:
     assert run.norms[1] == pytest.approx(features(model, x), rel=1e-10)
 
 
+@pytest.mark.parametrize("kind", ["tensor", "tuple", "dict"])
+def test_inputs_that_are_changed_later_are_those_of_the_start(kind: str) -> None:
+    model, _, x, _ = problem("mlp")
+    run = Trajectory(model, {"tensor": x, "tuple": (x,), "dict": {"input": x}}[kind])
+    x.mul_(3)
+    run.step()
+    assert run.norms[1] == run.norms[0]
+
+
+def test_data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixed, "_BATCH", 4)  # in several batches
+    model, _, x, y = problem("mlp")
+    expected = features(model, x)
+    assert feature_norm(model, TensorDataset(x)) == pytest.approx(expected, rel=1e-10)
+    run = Trajectory(model, TensorDataset(x))
+    length = move(model, 0.3)
+    assert run.step() == pytest.approx(expected * length, rel=1e-10)
+    with torch.no_grad():
+        model[0].weight.fill_(math.nan)
+    assert math.isnan(run.step())
+    for made in (feature_norm, Trajectory):
+        with pytest.raises(TypeError, match="if one is a target, give a data set of inputs alone"):
+            made(mlp(4, 3), TensorDataset(x, y))
+        with pytest.raises(TypeError, match=r"a data set .* got DataLoader\. Pass loader\.dataset"):
+            made(mlp(4, 3), DataLoader(TensorDataset(x)))
+
+
+@pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the shape checks would speak first")
+def test_measures_say_what_they_take() -> None:
+    model, init, x, y = problem("mlp")
+    for other in (DataLoader(TensorDataset(x, y)), TensorDataset(x), x.numpy(), (x,)):
+        with pytest.raises(TypeError, match=rf"x should be a tensor \(N, \.\.\.\), got a {type(other).__name__}"):
+            measures(model, init, other, y)
+    assert measures(model, init, x, y.numpy()) == measures(model, init, x, y)
+
+
+def test_another_network_is_told_from_a_step() -> None:
+    model, _, x, _ = problem("mlp")
+    run = Trajectory(model, x)
+    model[0] = nn.Linear(4, 8).double()
+    model[2] = nn.Linear(8, 6).double()
+    with pytest.raises(ValueError, match=r"no longer the one of the start: '0\.weight' was \(5, 4\) .* is \(8, 4\)"):
+        run.step()
+
+
 def test_errors_of_a_trajectory() -> None:
     model, x = nn.Linear(3, 2), torch.randn(5, 3)
     with pytest.raises(ValueError, match="pattern 'head' matches no trainable parameter"):
@@ -184,6 +232,17 @@ def test_margins_of_classes() -> None:
 def test_margins_of_signs(shape: tuple[int, ...]) -> None:
     f, y = torch.randn(*shape), torch.tensor([1, -1, 1, 1, -1])
     assert torch.equal(margins(f, y), f.flatten() * y)
+
+
+def test_margins_of_arrays_are_numbers_and_of_tensors_have_a_slope() -> None:
+    f, y = torch.randn(6, 4, dtype=DOUBLE, requires_grad=True), torch.randint(4, (6,))
+    found = margins(f, y)
+    assert torch.equal(margins(f.detach().numpy(), y.numpy()[::-1]), margins(f.detach(), y.flip(0)))
+    assert torch.equal(margins(f.detach().float().tolist(), y.tolist()), margins(f.detach().float(), y))
+    slopes = torch.autograd.grad(found.sum(), f)[0]
+    assert torch.equal(slopes.gather(1, y[:, None]), torch.ones(6, 1, dtype=DOUBLE))
+    with pytest.raises(ValueError, match="y should be numbers"):
+        margins(f, ["a"] * 6)
 
 
 def test_errors_of_margins() -> None:
@@ -323,6 +382,86 @@ def test_path_norm_and_fisher_rao_do_not_see_a_rescaling_of_units() -> None:
     assert after.norms["frobenius"] != pytest.approx(before.norms["frobenius"], rel=1e-2)
 
 
+class Wired(nn.Module):
+    """Two layers a and b, and how they go together."""
+
+    def __init__(self, wiring: Any, a: nn.Module, b: nn.Module) -> None:
+        super().__init__()
+        self.wiring, self.a, self.b = wiring, a, b
+        self.register_buffer("mix", torch.tensor([[2.0, -1.0], [-1.0, 2.0]]))
+        self.register_buffer("unused", torch.tensor([-1.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.wiring(self, x)
+
+
+SIGNS = {
+    "in the end": (lambda s, x: -s.b(F.relu(s.a(x))), "'neg' gives negative values", 2, 2),
+    "in place": (lambda s, x: s.b(s.a(x).relu_()).neg_(), "'neg_' gives negative values", 2, 2),
+    "of a branch": (lambda s, x: s.b(x - F.relu(s.a(x))), "what 'relu' gives is subtracted", 2, 2),
+    "before a ReLU": (
+        lambda s, x: s.b(torch.cat([F.relu(s.a(x)), F.relu(-s.a(x))], 1)),
+        "'neg' gives negative values",
+        2,
+        4,
+    ),
+    "of the inputs": (lambda s, x: s.b(s.a(torch.cat([x, -x], 1)).relu()), "'neg' gives negative values", 4, 2),
+    "of neighbours": (lambda s, x: s.b(s.a(x).relu().diff()), "what 'relu' gives is subtracted", 2, 1),
+    "in a fixed matrix": (lambda s, x: s.b(s.a(x).relu() @ s.mix.to(x)), "what 'relu' gives is subtracted", 2, 2),
+}
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_path_norms_of_networks_that_subtract_are_refused(name: str) -> None:
+    """The run at |w|^p would take signed sums for the sums over paths, negative ones also."""
+    wiring, message, ins, outs = SIGNS[name]
+    model = Wired(wiring, nn.Linear(ins, 2, bias=False), nn.Linear(outs, 2, bias=False)).double()
+    x, y = torch.randn(3, 2, dtype=DOUBLE), torch.tensor([0, 1, 0])
+    for _ in range(5):
+        with pytest.raises(ValueError, match="path norms are not defined for a network that subtracts: "):
+            measures(trained(model), model, x, y)
+    nn.init.constant_(model.a.weight, 0.1)  # values as they should be: only slopes tell
+    with pytest.raises(ValueError, match=message):
+        measures(model, model, x, y)
+
+
+def test_path_norms_of_networks_that_add() -> None:
+    """x + relu(Ax) has the paths of B and those of BA, also where the activation works in place."""
+    model = Wired(lambda s, x: s.b(s.a(x).relu_() + x), nn.Linear(2, 2), nn.Linear(2, 2)).double()
+    A, a, B, b = (p.detach().abs().numpy() for p in model.parameters())
+    with torch.no_grad():
+        found = measures(model, model, torch.randn(3, 2, dtype=DOUBLE), torch.tensor([0, 1, 0])).norms
+    for p in (1, 2):
+        expected = (B**p @ (A**p @ np.ones(2) + a**p + 1) + b**p).sum() ** (1 / p)
+        assert found[f"path_{p}"] == pytest.approx(expected, rel=1e-10)
+
+
+def test_path_norms_with_buffers_in_float32() -> None:
+    norm = nn.BatchNorm1d(2, affine=False).eval()
+    norm.running_var.fill_(4)
+    model = nn.Sequential(nn.Linear(3, 2, bias=False), norm, nn.ReLU(), nn.Linear(2, 2, bias=False))
+    A, B = (w.astype(np.float64) for w in matrices(model))
+    norm.num_batches_tracked.fill_(1)
+    found = measures(model, model, torch.randn(3, 3), torch.tensor([0, 1, 0])).norms
+    for p in (1, 2):
+        expected = (np.abs(B) ** p @ (np.abs(A) ** p).sum(1)).sum() / math.sqrt(4 + norm.eps)
+        assert found[f"path_{p}"] == pytest.approx(expected ** (1 / p), rel=1e-10)
+
+
+@pytest.mark.parametrize("pool", [F.avg_pool1d, F.max_pool1d])
+def test_path_norms_with_pooling(pool: Any) -> None:
+    """A mean of two counts each path half, for both p; of a maximum the largest sum of paths counts."""
+    model = Wired(
+        lambda s, x: s.b(pool(s.a(x).relu(), 2)), nn.Linear(3, 4, bias=False), nn.Linear(2, 2, bias=False)
+    ).double()
+    A, B = matrices(model)
+    found = measures(model, model, torch.randn(3, 3, dtype=DOUBLE), torch.tensor([0, 1, 0])).norms
+    for p in (1, 2):
+        pairs = (np.abs(A) ** p).sum(1).reshape(2, 2)
+        pooled = pairs.mean(1) if pool is F.avg_pool1d else pairs.max(1)
+        assert found[f"path_{p}"] == pytest.approx((np.abs(B) ** p @ pooled).sum() ** (1 / p), rel=1e-10)
+
+
 # ----------------------------------------------------------------------------------------- Fisher–Rao
 
 
@@ -399,6 +538,21 @@ def test_float32() -> None:
     assert found.norms == pytest.approx(expected.norms, rel=1e-5)
     assert found.margin == pytest.approx(expected.margin, rel=1e-4)
     assert found.fisher_rao == pytest.approx(expected.fisher_rao, rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    """Against a float64 model with the same, rounded, weights."""
+    model, init, x, y = problem("mlp")
+    model, init, x = model.to(dtype), init.to(dtype), x.to(dtype)
+    wide = copy.deepcopy(model).double()
+    theta = torch.cat([p.detach().flatten() for p in wide.parameters()])
+    exact = oracle.fisher(wide, [(x.double(), y)], kind="empirical")
+    rao = float(theta @ exact @ theta) ** 0.5
+    assert fisher_rao(model, x, y) == pytest.approx(rao, rel=0.02)
+    found = measures(model, init, x, y)
+    assert found.fisher_rao == pytest.approx(rao, rel=0.02)
+    assert found.norms == pytest.approx(measures(wide, init.double(), x.double(), y).norms, rel=1e-10)
 
 
 class Bare(nn.Module):

@@ -20,9 +20,8 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import torchtangent as tt
-from torchtangent.complexity import Trajectory
+from torchtangent.complexity import Trajectory, fixed
 from torchtangent.probe import MEASURES, State, TangentProbe, measure
-from torchtangent.probe import activity as activity_module
 from torchtangent.probe import probe as probe_module
 from torchtangent.probe.overlap import check_apart
 from torchtangent.probe.schedule import schedule
@@ -202,7 +201,7 @@ def test_a_set_of_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["representation_alignment", "sign_similarity", "cka"]
     model, (x, y) = mlp(), data(7)
     whole = TangentProbe(model, x, y, measures=names)
-    monkeypatch.setattr(activity_module, "_BATCH", 3)
+    monkeypatch.setattr(fixed, "_BATCH", 3)
     parts = TangentProbe(model, x, y, measures=names)
     with torch.no_grad():
         for p in model.parameters():
@@ -467,6 +466,41 @@ def test_a_layer_that_is_frozen_halfway_still_counts() -> None:
     second = probe.log(1)
     assert {**first, "step": 1, "seconds": 0} == {**second, "seconds": 0}
     assert not model[0].weight.requires_grad
+
+
+@pytest.mark.parametrize("kind", ["tensor", "tuple", "dict", "array"])
+def test_a_probe_set_that_is_changed_later_is_that_of_the_start(kind: str) -> None:
+    kinds = {"tensor": lambda x: x, "tuple": lambda x: (x,), "dict": lambda x: {"input": x}, "array": Tensor.numpy}
+    (x, y), (x_test, y_test) = data(6), data(5)
+    held_out = {"x_test": kinds[kind](x_test), "y_test": y_test.numpy() if kind == "array" else y_test}
+    probe = TangentProbe(mlp(), kinds[kind](x), y.numpy() if kind == "array" else y, steps=1, **held_out)
+    first = probe.log(0)
+    for t in (x, x_test):
+        t.mul_(3)
+    for t in (y, y_test):
+        t.copy_(t.flip(0))
+    assert {**first, "step": 1, "seconds": 0} == {**probe.log(1), "seconds": 0}
+    assert first["kernel_alignment"] == pytest.approx(1, rel=1e-12)
+
+
+@pytest.mark.parametrize("names", [None, "cka", "sign_similarity"])
+def test_another_network_is_told(names: str | None) -> None:
+    was = r"no longer the one of the start: '{}' was {} of torch\.float64 and is {}"
+    probe = small(measures=names)
+    model, before = probe.model, copy.deepcopy(probe.model.state_dict())
+    model[2], model[4] = nn.Linear(6, 9).double(), nn.Linear(9, 3).double()
+    with pytest.raises(ValueError, match=was.format("2.weight", r"\(5, 6\)", r"\(9, 6\)")):
+        probe.log(0)
+    model[2], model[4] = nn.Linear(6, 5).double(), nn.Linear(5, 3, bias=False).double()
+    with pytest.raises(ValueError, match=was.format("4.bias", r"\(3,\)", "gone")):
+        probe.log(0)
+    model[4] = nn.Linear(5, 3).double()
+    model.float()
+    with pytest.raises(ValueError, match=was.format("0.weight", r"\(6, 4\)", r"\(6, 4\) of torch\.float32")):
+        probe.log(0)
+    model.double().load_state_dict(before)
+    assert probe.log(0)["finite"]
+    assert not probe.skipped
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

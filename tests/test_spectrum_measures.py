@@ -291,6 +291,39 @@ def test_arrays_are_centred() -> None:
     torch.testing.assert_close(tt.spectrum.center(K.numpy()), tt.spectrum.center(K))
 
 
+@pytest.mark.parametrize("shape", [(6, 6), (3, 3, 2, 2)])
+@pytest.mark.parametrize("block", [2, 256])
+def test_centering_has_derivatives(shape: tuple[int, ...], block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HKH is linear in K: the slope of ⟨G, HKH⟩ is HGH, also at a symmetric K and for a G that is not."""
+    monkeypatch.setattr(spectrum.measures, "_BLOCK", block)
+    K, G = torch.randn(shape, dtype=torch.float64), torch.randn(shape, dtype=torch.float64)
+    H = torch.eye(shape[0], dtype=torch.float64) - 1 / shape[0]
+    expected = torch.einsum("ij,jk...,kl->il...", H, G, H)
+    for point in (K, K + (K.T if K.dim() == 2 else K.permute(1, 0, 3, 2))):
+        leaf = point.clone().requires_grad_()
+        found = spectrum.center(leaf)
+        assert torch.equal(found.detach(), spectrum.center(point))
+        torch.testing.assert_close(torch.autograd.grad((G * found).sum(), leaf)[0], expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the shape checks would speak first")
+def test_what_is_no_matrix_of_numbers_is_not_centred() -> None:
+    rows = features(7, 3)
+    for K in (Features(rows, 0.0, 0.0, extend=lambda x: x), LowRankOperator(rows.T)):
+        with pytest.raises(TypeError, match=f"center takes a kernel as a tensor or an array, got {type(K).__name__}"):
+            spectrum.center(K)
+
+
+def test_eigenvalues_in_any_order_of_memory() -> None:
+    values = np.linalg.eigvalsh((J := features(9, 5).numpy()).T @ J)
+    assert spectrum.effective_rank(values[::-1]).item() == pytest.approx(entropy_rank(torch.tensor(values)), rel=1e-10)
+    shares = spectrum.trace_ratio(values[::-1], [1, 3])
+    assert shares.tolist() == pytest.approx([values[-1:].sum() / values.sum(), values[-3:].sum() / values.sum()])
+    leaf = torch.tensor(values, requires_grad=True)
+    slopes = torch.autograd.grad(spectrum.effective_rank(leaf), leaf)[0]
+    assert float(slopes @ leaf.detach()) == pytest.approx(0, abs=1e-12)  # the scale does not matter
+
+
 @pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the shape checks would speak first")
 def test_k_is_whole() -> None:
     K = torch.eye(4)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -61,7 +63,7 @@ def directions(
     shape: int | Sequence[int],
     k: int | None = None,
     *,
-    x: Tensor | None = None,
+    x: Tensor | np.ndarray | None = None,
     params: Params = None,
     output: Output = None,
     seed: int = 0,
@@ -82,7 +84,8 @@ def directions(
         model: Any module whose samples do not interact, with one output.
         shape: Of a single input, without the axis of samples; d is the product of its sizes.
         k: How many directions; all min(d, P) by default.
-        x: Inputs (N, *shape) over which ∇² is averaged; by default the origin alone, as in the paper's experiments.
+        x: Inputs (N, *shape) over which ∇² is averaged, a tensor or an array; by default the origin alone, as in the
+            paper's experiments.
         params: Which parameters, by name pattern or a predicate (name, parameter); all trainable ones by default.
         output: Which tensor of the model's result; of several outputs it has to pick one.
         seed: Of the Lanczos iterations.
@@ -127,7 +130,7 @@ class MixedDerivative:
         self,
         model: nn.Module,
         shape: int | Sequence[int],
-        x: Tensor | None = None,
+        x: Tensor | np.ndarray | None = None,
         params: Params = None,
         output: Output = None,
     ) -> None:
@@ -135,11 +138,11 @@ class MixedDerivative:
         self._params = list(capture.params.values())
         p = self._params[0]
         self.dtype, self.device = torch.promote_types(p.dtype, torch.float32), p.device
-        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-        if min(sizes, default=1) < 1:
+        sizes = tuple(np.atleast_1d(shape).tolist())
+        if not all(isinstance(size, int) and size >= 1 for size in sizes):
             raise ValueError(f"shape={sizes} should hold the sizes of a single input, such as (1, 28, 28).")
-        self._x = torch.zeros(1, *sizes, dtype=p.dtype, device=p.device) if x is None else x
         inputs = f"floating-point inputs of shape (N, {', '.join(map(str, sizes))})"
+        self._x = torch.zeros(1, *sizes, dtype=p.dtype, device=p.device) if x is None else _as_tensor(x, p, inputs)
         if self._x.shape[1:] != sizes or not self._x.is_floating_point():
             raise ValueError(f"x should be {inputs}, got {tuple(self._x.shape)} of {self._x.dtype}.")
         try:
@@ -219,6 +222,16 @@ class MixedDerivative:
             except (RuntimeError, UserWarning):
                 self._batched = False
         return torch.stack([one(*row) for row in zip(*rows, strict=True)])
+
+
+def _as_tensor(x: Any, like: Tensor, wanted: str) -> Tensor:
+    """A tensor as it is; the numbers of an array as those of the model."""
+    if isinstance(x, np.ndarray):
+        found = torch.from_numpy(np.ascontiguousarray(x)).to(like.device)
+        return found.to(like.dtype) if found.is_floating_point() else found
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x should be {wanted}, a tensor or an array, got a {type(x).__name__}.")
+    return x
 
 
 def _warn_of_kinks(model: nn.Module) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any
 
 import pytest
@@ -25,6 +26,14 @@ from torchtangent.operators.lanczos import leading_pairs
 
 def implicit(M: Tensor, **options: object) -> ImplicitOperator:
     return ImplicitOperator(lambda V: M @ V, len(M), M.dtype, M.device, **options)
+
+
+@pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the shape checks would speak first")
+def test_a_device_may_be_a_name() -> None:
+    M = ImplicitOperator(lambda V: 2 * V, 3, torch.float64, "cpu")
+    assert M.device == torch.device("cpu")
+    assert torch.equal(M @ torch.ones(3, dtype=torch.float64), torch.full((3,), 2.0, dtype=torch.float64))
+    assert dataclasses.replace(M, rtol=1e-3).device == torch.device("cpu")
 
 
 def test_report_of_a_solve() -> None:

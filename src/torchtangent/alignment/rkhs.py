@@ -174,13 +174,15 @@ def energy(K: Any, y: Targets, k: int = 50) -> Float[Tensor, "*K"]:
             raise ValueError(f"k must be between 1 and the {vectors.shape[1]} eigenpairs that were given, got {k}.")
     else:
         vectors, shape = top(K, k).vectors, K.shape
-    Y, form = as_columns(y, shape, vectors)
-    size = torch.linalg.vector_norm(Y, dim=0)
-    if not bool((size > 0).all()):
-        raise ValueError(f"y is zero{'' if form.targets is None else f' in column {int((size == 0).nonzero()[0])}'}.")
+    Y, form = as_columns(y, shape, torch.empty(0, dtype=torch.float64, device=vectors.device))
+    largest = Y.abs().amax(0)
+    if not bool((largest > 0).all()):
+        zero = int((largest == 0).nonzero()[0])
+        raise ValueError(f"y is zero{'' if form.targets is None else f' in column {zero}'}.")
+    Y = (Y / largest).to(vectors.dtype)  # squares of very large or small numbers would leave the range
     with float32_products():
         part = torch.linalg.vector_norm(vectors[:, :k].T @ Y, dim=0)
-    return form.each(part / size)
+    return form.each(part / torch.linalg.vector_norm(Y, dim=0))
 
 
 def _read(K: Any, g: Targets) -> tuple[Matrix, Float[Tensor, "rows K"], Form]:

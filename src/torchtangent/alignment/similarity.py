@@ -50,8 +50,11 @@ def kernels(K1: Any, K2: Any) -> Any:
     if A.shape != B.shape:
         raise ValueError(f"K1 {tuple(K1.shape)} and K2 {tuple(K2.shape)} are kernels of different sizes.")
     sums = torch.zeros(3, dtype=torch.float64, device=A.device)
+    scales: list[Tensor] = []
     for index in _blocks(A):
         a, b = A.rows(index).double(), B.rows(index).double()
+        scales = scales or [_scale(a), _scale(b)]
+        a, b = a / scales[0], b / scales[1]
         sums += torch.stack([(a * b).sum(), a.square().sum(), b.square().sum()])
     return _ratio(sums[0], sums[1].sqrt() * sums[2].sqrt()).to(torch.promote_types(A.dtype, B.dtype))
 
@@ -90,22 +93,30 @@ def cka(K: Any, y: Targets, *, centering: str = "class") -> Any:
     outputs = K.shape[2] if len(K.shape) == 4 else 1
     samples = matrix.shape[0] // outputs
     Y = _label_matrix(y, samples, outputs).to(matrix.device)
+    Y = Y / _scale(Y)
     each = Y.new_ones(1, 1) if centering == "plain" else torch.eye(outputs, dtype=Y.dtype, device=Y.device)
     B = F.normalize(each.repeat(matrix.shape[0] // len(each), 1), dim=0)  # H = I − BBᵀ
     Yc = Y - B @ (B.T @ Y)
     if bool(torch.linalg.vector_norm(Yc) <= 30 * torch.finfo(Y.dtype).eps * torch.linalg.vector_norm(Y)):
         raise ValueError("y is the same for all samples: there is nothing to align with.")
-    KB, KY = matrix.times(torch.cat([B, Yc], 1)).split([B.shape[1], Y.shape[1]], 1)
-    size = _centred_norm(matrix, B, KB)
+    products = matrix.times(torch.cat([B, Yc], 1))
+    scale = _scale(products)
+    KB, KY = (products / scale).split([B.shape[1], Y.shape[1]], 1)
+    size = _centred_norm(matrix, scale, B, KB)
     return _ratio((Yc * KY).sum(), size * torch.linalg.matrix_norm(Yc.T @ Yc)).to(matrix.dtype)
 
 
-def _centred_norm(K: Matrix, B: Float[Tensor, "rows R"], KB: Float[Tensor, "rows R"]) -> Float[Tensor, ""]:
-    """‖HKH‖ for H = I − BBᵀ, row by row; 0 if it is only rounding. A K that is not symmetric is refused."""
+def _centred_norm(
+    K: Matrix, scale: Float[Tensor, ""], B: Float[Tensor, "rows R"], KB: Float[Tensor, "rows R"]
+) -> Float[Tensor, ""]:
+    """‖HKH‖ for H = I − BBᵀ, row by row; 0 if it is only rounding. A K that is not symmetric is refused.
+
+    K is divided by the scale, KB is so already.
+    """
     right = KB.T - (B.T @ KB) @ B.T
     sums = torch.zeros(2, dtype=torch.float64, device=K.device)
     for index in _blocks(K):
-        rows = K.rows(index).double()
+        rows = K.rows(index).double() / scale
         check_symmetric(rows[:, index], K.dtype)
         centred = rows - KB[index] @ B.T - B[index] @ right
         sums += torch.stack([centred.square().sum(), rows.square().sum()])
@@ -118,6 +129,12 @@ def _centred_norm(K: Matrix, B: Float[Tensor, "rows R"], KB: Float[Tensor, "rows
             "taken for 0. A kernel of a float64 model tells more."
         )
     return size * 0
+
+
+def _scale(t: Float[Tensor, "..."]) -> Float[Tensor, ""]:
+    """The size of numbers, by which they are divided so that squares of them stay in range; 1 if all are zero."""
+    largest = t.abs().max()
+    return torch.where(largest == 0, 1.0, largest)
 
 
 def _blocks(K: Matrix) -> Iterator[Int[Tensor, " R"]]:

@@ -6,11 +6,14 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from torchtangent.complexity.paths import path_norms
 from torchtangent.curvature import Implicit, fisher
 from torchtangent.jacobians.call import Network, undisturbed
 from torchtangent.jacobians.capture import Capture
@@ -18,18 +21,20 @@ from torchtangent.jacobians.inputs import Inputs, Output, split
 from torchtangent.jacobians.modes import unwrapped
 from torchtangent.jacobians.select import Params, select
 from torchtangent.jacobians.uses import LayerUse
+from torchtangent.kernel.targets import numbers
 
 _BUDGET = 256 << 20  # bytes of activations at a time
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-def margins(outputs: Float[Tensor, "N *C"], y: Tensor) -> Float[Tensor, " N"]:
+def margins(outputs: Float[Tensor, "N *C"] | np.ndarray | list, y: Any) -> Float[Tensor, " N"]:
     """f[y] − max_{c≠y} f[c] for C outputs and classes y (N,), or f·y for one output and labels ±1.
 
     >>> margins(torch.tensor([[1.0, 3.0, 0.0], [2.0, 1.0, 4.0]]), torch.tensor([1, 0]))
     tensor([ 2., -2.])
     """
-    if outputs.dim() > 2:
+    outputs, y = (t if isinstance(t, Tensor) else numbers(t, name) for t, name in ((outputs, "outputs"), (y, "y")))
+    if not 1 <= outputs.dim() <= 2:
         raise ValueError(f"Margins are those of outputs (N,) or (N, C), got {tuple(outputs.shape)}.")
     f = outputs.reshape(len(outputs), -1)
     if f.shape[1] == 1:
@@ -79,7 +84,7 @@ def fisher_rao(
     if y is None and kind == "empirical":
         raise ValueError("fisher_rao(model, x, y): kind='empirical' needs the targets y, beside the inputs x.")
     F = fisher(model, (x, y), Implicit, likelihood=likelihood, kind=kind, params=params, output=output)
-    theta = {name: p.detach() for name, p in select(unwrapped(model), params).items()}
+    theta = {name: p.detach().to(F.dtype) for name, p in select(unwrapped(model), params).items()}
     return math.sqrt(max(0.0, float(F.quad(theta))))
 
 
@@ -113,7 +118,7 @@ def measures(
     model: nn.Module,
     init: nn.Module | Mapping[str, Tensor],
     x: Tensor,
-    y: Tensor,
+    y: Any,
     *,
     output: Output = None,
     percentile: float | int = 5,
@@ -123,6 +128,9 @@ def measures(
     W is a layer's weight as a matrix, a row for each unit (channel) and a column for each of its inputs (channel and
     tap); W⁰ is its initial value and h its number of rows. ‖·‖ is the spectral norm of that matrix, ‖W‖_{p,q} the
     q-norm of the p-norms of the rows. Biases count in the path norms and the Fisher–Rao norm only.
+
+    What a path passes between layers counts as it is, whatever p: 1/k for the mean of k values, and of a maximum the
+    largest of its sums over paths. A network that subtracts is refused, for its signs would cancel paths.
 
     | name | measure | from |
     |---|---|---|
@@ -151,12 +159,18 @@ def measures(
     """
     if not 0 <= percentile <= 100:
         raise ValueError(f"percentile={percentile} should be between 0 and 100.")
+    if not isinstance(x, Tensor):
+        raise TypeError(
+            f"measures(model, init, x, y): x should be a tensor (N, ...), got a {type(x).__name__}. Put the inputs of "
+            "a data set together, torch.stack([x for x, _ in data]), and its labels."
+        )
+    y = numbers(y, "y").to(x.device)
     model = copy.deepcopy(unwrapped(model)).requires_grad_(True)  # frozen layers count like the others
     capture = Capture(model, output=output)
     names = _weights(capture, x[:1])
     _check_homogeneous(capture.network, x[:16])
     norms = _norms(*_matrices(names, dict(model.named_parameters()), init))
-    norms |= {f"path_{p}": _path_norm(capture.network, x[:1], p) for p in (1, 2)}
+    norms |= path_norms(capture.network, x[:1])
 
     capture.check(x)
     f = torch.cat([capture.outputs(part) for _, part in split(x, capture.samples_within(_BUDGET, 1))])
@@ -246,10 +260,3 @@ def _entrywise(w: Float[Tensor, "O I"], p: float | int, q: float | int) -> float
 
 def _spectral(w: Float[Tensor, "O I"]) -> float:
     return float(torch.linalg.matrix_norm(w, 2))
-
-
-def _path_norm(network: Network, x: Tensor, p: int) -> float:
-    """(Σ over paths of ∏ |w|^p)^{1/p}, by a run of the network with weights |w|^p, in float64."""
-    powers = {id(w): w.detach().double().abs() ** p for w in network.model.parameters()}
-    with undisturbed(), torch.no_grad():
-        return float(network(torch.ones_like(x, dtype=torch.float64), powers).sum()) ** (1 / p)

@@ -3,27 +3,46 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from torchtangent.complexity.fixed import batches, check_layout, kept, layout
 from torchtangent.curvature import Diagonal, fisher
 from torchtangent.jacobians.call import Network
-from torchtangent.jacobians.inputs import Inputs, Output
+from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.modes import in_eval, is_finite, unwrapped
 from torchtangent.jacobians.select import Params, select
+from torchtangent.kernel.samples import Samples
 
 
-def feature_norm(model: nn.Module, x: Inputs, *, params: Params = None, output: Output = None) -> float:
+def feature_norm(model: nn.Module, x: Any, *, params: Params = None, output: Output = None) -> float:
     """‖Φ‖ / √N = (Tr K / N)^½: the size of the tangent features, a mean over samples and a sum over outputs.
 
     It costs one pass over the samples: neither K nor Φ is formed.
 
+    Args:
+        model: Any module whose samples do not interact (BatchNorm and dropout in eval mode).
+        x: Inputs: a tensor (N, ...), a tuple or dict of them, or a data set of single inputs.
+        params: Which parameters, by name pattern or a predicate (name, parameter); all trainable ones by default.
+        output: Which tensor of the model's result.
+
     >>> feature_norm(nn.Linear(3, 2), torch.ones(5, 3))      # K[n,n,c,c] = ‖x‖² + 1 = 4 for each of two outputs
     2.8284...
     """
-    F = fisher(model, (x, None), Diagonal, likelihood="gaussian", params=params, output=output)
+    samples = _samples(x, select(unwrapped(model), params))
+    data = ((part, None) for part in batches(samples))
+    try:
+        F = fisher(model, data, Diagonal, likelihood="gaussian", params=params, output=output)
+    except TypeError as error:
+        raise samples.explained(error) from error
     return math.sqrt(float(F.trace()))
+
+
+def _samples(x: Any, params: dict[str, nn.Parameter]) -> Samples:
+    """The inputs, for where the parameters are; a list is one of arguments, like a tuple."""
+    return Samples(tuple(x) if isinstance(x, list) else x, next(iter(params.values())).device)
 
 
 class Trajectory:
@@ -35,7 +54,8 @@ class Trajectory:
 
     Args:
         model: The network that trains.
-        x: The inputs on which its tangent features are measured, some 100 of the training set.
+        x: The inputs on which its tangent features are measured, some 100 of the training set, as for `feature_norm`.
+            Those in memory are copied.
         params: Which parameters, by name pattern or a predicate (name, parameter); by default those
             that are trainable now.
         output: Which tensor of the model's result.
@@ -56,8 +76,9 @@ class Trajectory:
     (1.0, 1.0)
     """
 
-    def __init__(self, model: nn.Module, x: Inputs, *, params: Params = None, output: Output = None) -> None:
-        self._model, self._x, self._output = unwrapped(model), x, output
+    def __init__(self, model: nn.Module, x: Any, *, params: Params = None, output: Output = None) -> None:
+        self._model, self._output = unwrapped(model), output
+        self._x = kept(tuple(x) if isinstance(x, list) else x)
         self._names = frozenset(select(self._model, params))
         self._weights = self._read()
         self.lengths: list[float] = []
@@ -67,6 +88,7 @@ class Trajectory:
 
     def step(self) -> float:
         """Add the way from where the last step ended to where the weights are now; returns the increment, or NaN."""
+        check_layout(layout(self._weights), self._chosen())
         weights, norm = self._read(), self._measure()
         moved = [
             torch.linalg.vector_norm(w - self._weights[name].to(w), dtype=torch.float64) for name, w in weights.items()
@@ -103,6 +125,7 @@ class Trajectory:
                     self._model, self._x, params=lambda name, _: name in self._names, output=self._output
                 )
             except ValueError:
-                if is_finite(Network(self._model, self._output), self._chosen(), self._x):
+                network, params = Network(self._model, self._output), self._chosen()
+                if all(is_finite(network, params, part) for part in batches(_samples(self._x, params))):
                     raise
                 return math.nan

@@ -39,7 +39,7 @@ class ImplicitOperator(Operator):
         matmat: (P, K) → (P, K), symmetric.
         size: P.
         dtype: of the vectors.
-        device: where they live.
+        device: where they live; its name will do.
         rtol: the relative residual ‖b − Ax‖ / ‖b‖ at which conjugate gradients stop.
         max_iter: after how many products they give up; None for 10 P, but at most 1000.
         preconditioner: an operator close to the inverse, for instance `kfac.inverse(damping)`.
@@ -66,6 +66,10 @@ class ImplicitOperator(Operator):
     exact_limit: int = field(default=EXACT_LIMIT, kw_only=True)
 
     products_only: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        where = torch.empty(0, dtype=self.dtype, device=self.device).device  # "cuda" is "cuda:0"
+        object.__setattr__(self, "device", where)
 
     @without_autocast
     def cg(self, v: Vector, damping: Number = 0.0) -> tuple[Any, SolveReport]:

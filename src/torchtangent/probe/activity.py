@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from torchtangent.complexity.fixed import batches
 from torchtangent.jacobians.call import Network, undisturbed
-from torchtangent.jacobians.inputs import Inputs
 from torchtangent.kernel.samples import Samples
 
-_BATCH = 256  # samples in a forward pass
 _RELUS = (F.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_)
 
 
@@ -47,12 +46,6 @@ def activity(network: Network, samples: Samples) -> Activity:
         representations += [r for r in watch.into_linear if r.dim() > 1 and len(r) == len(f)]
         on += watch.on
     return Activity(torch.cat(outputs), torch.cat(representations) if representations else None, torch.cat(on))
-
-
-def batches(samples: Samples) -> Iterator[Inputs]:
-    """All samples, some at a time, on their device."""
-    for i in range(0, len(samples), _BATCH):
-        yield samples.batch(i, min(i + _BATCH, len(samples)))
 
 
 class _Watch(TorchFunctionMode):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from torchtangent.complexity.fixed import check_layout, layout
 from torchtangent.jacobians.modes import in_eval
 from torchtangent.notice import TangentWarning
 from torchtangent.probe.measures import MEASURES, Missing
@@ -37,6 +38,7 @@ class Observer:
         self.notes: dict[str, str] = {}
         self._views, self._measures = views, measures
         self._keys: dict[str, list[str]] = {}  # that a measure gives
+        self._layout = layout(views[""].params)
         states = {prefix: State(view) for prefix, view in views.items()}
         _, finite = self._take(states)
         if not finite:
@@ -46,6 +48,7 @@ class Observer:
 
     def now(self) -> tuple[Numbers, bool]:
         """All numbers of this moment, and whether the network was finite."""
+        check_layout(self._layout, self._views[""].params)
         states = {prefix: State(view, self._start[prefix], self._before) for prefix, view in self._views.items()}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TangentWarning)  # said at the start

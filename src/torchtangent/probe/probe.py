@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from torchtangent.complexity.fixed import kept
 from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.modes import unwrapped
 from torchtangent.jacobians.select import Params, select
@@ -56,7 +57,7 @@ class TangentProbe:
     Args:
         model: The network. One that `torch.compile`, `DataParallel` or `DistributedDataParallel` wrapped is taken out,
             with the names of parameters that it has inside.
-        x: Inputs, as for `ntk`.
+        x: Inputs, as for `ntk`. Those in memory, and the labels, are copied: the probe set stays what it is now.
         y: Labels, for `cka`: classes (N,) of C outputs, or a target for every output. None will do if `measures` are
             others.
         x_test: Held-out inputs, none of which is in x.
@@ -122,7 +123,9 @@ class TangentProbe:
         self._writers = as_writers(writers)
         chosen = choose(measures)
         see = partial(View, model, frozenset(select(model, params)), output, by_layer=layers and "cka" in chosen)
-        views = {"": see(x, y)} | ({} if x_test is None else {"test/": see(x_test, y_test, label="y_test")})
+        views = {"": see(kept(x), kept(y))}
+        if x_test is not None:
+            views["test/"] = see(kept(x_test), kept(y_test), label="y_test")
         self._observer = Observer(views, chosen)
         if measures is not None and self.notes:
             name, reason = next(iter(self.notes.items()))

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from torchtangent.alignment.labels import as_targets
 from torchtangent.alignment.similarity import NOISE
+from torchtangent.complexity.fixed import batches
 from torchtangent.jacobians.call import Network
 from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.modes import is_finite
 from torchtangent.kernel.ntk import flatten, ntk
 from torchtangent.kernel.samples import Samples
-from torchtangent.probe.activity import Activity, activity, batches
+from torchtangent.probe.activity import Activity, activity
 from torchtangent.spectrum import center
 
 

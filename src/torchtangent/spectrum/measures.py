@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchtangent.kernel.matrix import Matrix
 from torchtangent.kernel.sketch import Features
+from torchtangent.kernel.targets import numbers
 from torchtangent.operators import Operator
 from torchtangent.spectrum.checks import check_numbers, check_symmetric
 from torchtangent.spectrum.leading import rounding, square, top
@@ -38,10 +39,10 @@ def effective_rank(K: Tensor | np.ndarray | Operator | Any) -> Float[Tensor, ""]
     (tensor(3.), tensor(1.))
     """
     values, dtype, stored = _eigenvalues(K)
-    largest = float(values.max())
-    if float(values.min()) < -_NEGATIVE * largest:
+    smallest, largest = (float(t) for t in values.detach().aminmax())
+    if smallest < -_NEGATIVE * largest:
         raise ValueError(
-            f"K has eigenvalues from {float(values.min()):.1e} to {largest:.1e}: it is no kernel, or little is left of "
+            f"K has eigenvalues from {smallest:.1e} to {largest:.1e}: it is no kernel, or little is left of "
             "it but rounding (then a kernel of a float64 model will do), and μ log μ of a negative μ is not defined."
         )
     if largest == 0:
@@ -87,7 +88,7 @@ def center(K: Float[Tensor, "..."] | np.ndarray) -> Float[Tensor, "..."]:
     """The kernel of Φ(x) − mean_n Φ(x_n): K minus the means of its rows and columns, plus the mean of all.
 
     With outputs, each has its own features and is centred over samples, for every pair of outputs: then K has at least
-    C zero eigenvalues.
+    C zero eigenvalues. It can be differentiated.
 
     Args:
         K: (N, N) or (N, N, C, C).
@@ -101,16 +102,23 @@ def center(K: Float[Tensor, "..."] | np.ndarray) -> Float[Tensor, "..."]:
     """
     if isinstance(K, np.ndarray):
         K = torch.from_numpy(np.array(K))
-    if not isinstance(K, Tensor) or K.dim() not in (2, 4) or K.shape[0] != K.shape[1]:
+    if not isinstance(K, Tensor):
+        raise TypeError(
+            f"center takes a kernel as a tensor or an array, got {type(K).__name__}. The matrix of an operator is "
+            "M.dense(), that of features Φ.operator().dense()."
+        )
+    if K.dim() not in (2, 4) or K.shape[0] != K.shape[1]:
         raise ValueError(f"center takes a kernel (N, N) or (N, N, C, C) of one set of points, got {tuple(K.shape)}.")
     rows, columns = K.mean(1, keepdim=True, dtype=torch.float64), K.mean(0, keepdim=True, dtype=torch.float64)
     check_numbers(rows)
     if all(torch.equal(a, b) for a, b in zip(K.split(_BLOCK), _flipped(K).split(_BLOCK), strict=True)):
-        columns = _flipped(rows)  # to the last bit, so that the result is symmetric
+        # To the last bit, so that the result is symmetric; the slope is that of the columns all the same.
+        columns = _flipped(rows).detach() + (columns - columns.detach())
     whole = rows.mean(0, keepdim=True)
     found = torch.empty_like(K, dtype=torch.promote_types(K.dtype, torch.float32))
-    for here, block, row in zip(*(t.split(_BLOCK) for t in (found, K, rows)), strict=True):
-        here.copy_(block - (row + columns - whole))  # float64: the rest may be far smaller than the means
+    for i in range(0, len(K), _BLOCK):
+        here = slice(i, i + _BLOCK)
+        found[here] = K[here] - (rows[here] + columns - whole)  # float64: the rest may be far smaller than the means
     return found
 
 
@@ -136,7 +144,7 @@ def _eigenvalues(K: Any) -> tuple[Float[Tensor, " R"], torch.dtype, torch.dtype]
 
 def _vector(values: Any) -> Float[Tensor, " R"]:
     """A vector of eigenvalues."""
-    found = torch.as_tensor(values)
+    found = values if isinstance(values, Tensor) else numbers(values, "K")
     if not found.is_floating_point() or not bool(torch.isfinite(found).all()):
         raise ValueError("A vector of eigenvalues must hold finite floating-point numbers.")
     return found

@@ -1,0 +1,43 @@
+"""What stays while a network trains: the samples that it is measured on, and which parameters it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from torchtangent.jacobians.inputs import Inputs, map_leaves
+from torchtangent.kernel.samples import Samples
+
+_BATCH = 256  # samples in a forward pass
+
+
+def kept(x: Any) -> Any:
+    """A copy of inputs or labels, so that a later change in place does not matter; a data set is left as it is."""
+    if isinstance(x, np.ndarray):
+        return x.copy()
+    return map_leaves(lambda t: t.detach().clone(), x) if isinstance(x, Tensor | tuple | Mapping) else x
+
+
+def batches(samples: Samples) -> Iterator[Inputs]:
+    """All samples, some at a time, on their device."""
+    for i in range(0, len(samples), _BATCH):
+        yield samples.batch(i, min(i + _BATCH, len(samples)))
+
+
+def layout(params: Mapping[str, Tensor]) -> dict[str, str]:
+    """The shape and dtype of each parameter, in words."""
+    return {name: f"{tuple(p.shape)} of {p.dtype}" for name, p in params.items()}
+
+
+def check_layout(start: Mapping[str, str], params: Mapping[str, Tensor]) -> None:
+    """Refuse a network whose parameters are not like those at the start."""
+    now = layout(params)
+    for name, was in start.items():
+        if now.get(name) != was:
+            raise ValueError(
+                f"The network is no longer the one of the start: '{name}' was {was} and is {now.get(name, 'gone')}, so "
+                "there is nothing to compare it with. Begin anew with the network as it is."
+            )

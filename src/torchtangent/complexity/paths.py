@@ -1,0 +1,85 @@
+"""Path norms: sums over the paths through a network, by one run of it with other weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from torchtangent.jacobians.call import Network, undisturbed
+
+_DRAWS = 4  # cotangents that signs are looked for with
+_ROUNDING = 1e-12  # of the largest number: a convolution by transforms may be so far below zero
+
+
+def path_norms(network: Network, x: Tensor) -> dict[str, float]:
+    """(Σ over paths of ∏ |w|^p)^{1/p} for p = 1 and 2, in float64; x is one sample.
+
+    Networks that subtract are refused.
+    """
+    wide, ones = Network(copy.deepcopy(network.model).double(), network.output), torch.ones_like(x).double()
+    _check_signs(wide, ones)
+    return {f"path_{p}": float(_run(wide, ones, p).sum()) ** (1 / p) for p in (1, 2)}
+
+
+def _run(network: Network, x: Tensor, p: int) -> Tensor:
+    """The outputs with weights |w|^p."""
+    with undisturbed():
+        return network(x, {id(w): w.detach().abs() ** p for w in network.model.parameters()})
+
+
+def _check_signs(network: Network, x: Tensor) -> None:
+    """A run at |w|^p sums over paths if what is between the layers has no negative coefficients."""
+    for seed in range(_DRAWS):
+        signs = _Signs(torch.Generator(x.device).manual_seed(seed))
+        start = network.model.register_forward_pre_hook(lambda _, args: (args[0].requires_grad_().clone(), *args[1:]))
+        with start, signs:
+            f = _run(network, x, 1)
+        if f.requires_grad:
+            torch.autograd.backward(f, torch.ones_like(f))
+        if signs.negative:
+            raise ValueError(
+                f"The path norms are not defined for a network that subtracts: {signs.negative[0]}, and with weights "
+                "|w| paths would cancel instead of adding up. Where a layer comes right before or after, let its "
+                "weights have the sign."
+            )
+
+
+class _Signs(TorchFunctionMode):
+    """Sees the result of every operation, and in the backward pass the slope by it, and notes those below zero.
+
+    Each operation is differentiated with random cotangents of its own, of very different sizes, in which a negative
+    coefficient among positive ones shows.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self.generator = generator
+        self.negative: list[str] = []
+
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for t in found if isinstance(found, tuple | list) else (found,):
+            if isinstance(t, Tensor) and t.requires_grad:
+                self._watch(t, f"'{getattr(func, '__name__', func)}'")
+        return found
+
+    def _watch(self, t: Tensor, name: str) -> None:
+        def look(slope: Tensor) -> Tensor:
+            if _is_negative(slope):
+                self.negative.append(f"what {name} gives is subtracted, or weighed below zero")
+            return 1e6 ** torch.rand(slope.shape, generator=self.generator, dtype=slope.dtype, device=slope.device)
+
+        if _is_negative(t.detach()):
+            self.negative.append(f"{name} gives negative values")
+        t.register_hook(look)
+
+
+def _is_negative(t: Tensor) -> bool:
+    return bool(t.min() < -_ROUNDING * t.abs().max()) if t.numel() else False
