@@ -946,3 +946,20 @@ def test_choices_that_match_nothing() -> None:
         bad(y, x_test=x, y_test=y[:0])
     with pytest.raises(TypeError):
         small().log(0.5)
+
+
+class Rarely:
+    """A data set of which one item is never the same."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, i: int) -> Tensor:
+        return torch.arange(4.0) + i + (torch.randn(4) if i == 7 else 0.0)
+
+
+def test_a_data_set_that_does_not_repeat() -> None:
+    model = nn.Linear(4, 1)
+    probe = tt.TangentProbe(model, Rarely(), steps=1, measures=["kernel_alignment"])
+    with pytest.raises(ValueError, match="The data set does not repeat: its item 7 differs"):
+        [probe.log(step) for step in range(3)]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from torchtangent.jacobians.inputs import Inputs, map_leaves
@@ -19,6 +20,11 @@ def kept(x: Any) -> Any:
     if isinstance(x, np.ndarray):
         return x.copy()
     return map_leaves(lambda t: t.detach().clone(), x) if isinstance(x, Tensor | tuple | Mapping) else x
+
+
+def kept_inputs(x: Any) -> Any:
+    """A copy of inputs; a data set is held to give the same items every time."""
+    return Samples(kept(x), torch.device("cpu")).x
 
 
 def batches(samples: Samples) -> Iterator[Inputs]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtangent.complexity.fixed import batches, check_layout, kept, layout
+from torchtangent.complexity.fixed import batches, check_layout, kept_inputs, layout
 from torchtangent.curvature import Diagonal, fisher
 from torchtangent.jacobians.call import Network
 from torchtangent.jacobians.inputs import Output
@@ -78,7 +78,7 @@ class Trajectory:
 
     def __init__(self, model: nn.Module, x: Any, *, params: Params = None, output: Output = None) -> None:
         self._model, self._output = unwrapped(model), output
-        self._x = kept(tuple(x) if isinstance(x, list) else x)
+        self._x = kept_inputs(tuple(x) if isinstance(x, list) else x)
         self._names = frozenset(select(self._model, params))
         self._weights = self._read()
         self.lengths: list[float] = []

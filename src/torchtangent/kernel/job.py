@@ -40,6 +40,10 @@ Held = tuple[Panel, int]  # kept samples, and the first one's place among all
 Where = Callable[[Tile], list[Block]]
 
 
+class Overflow(ValueError):
+    """A kernel of finite gradients is too large for its dtype."""
+
+
 class Job:
     """One kernel to compute: the model captured, the inputs checked, the plan made."""
 
@@ -250,7 +254,7 @@ class Job:
     def _check_finite(self, blocks: Sequence[Block]) -> None:
         """Outputs and factors were finite, but sums of squares may leave the range of their dtype."""
         if not all(bool(torch.isfinite(k.sum())) or bool(torch.isfinite(k).all()) for k in blocks):
-            raise ValueError(
+            raise Overflow(
                 "The kernel has NaN or infinity: products of gradients leave the range of "
                 f"{self.precision.total}. Scale the inputs or the outputs, or pass model.double()."
             )

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from torchtangent.complexity.fixed import kept
+from torchtangent.complexity.fixed import kept, kept_inputs
 from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.modes import unwrapped
 from torchtangent.jacobians.select import Params, select
@@ -123,9 +123,9 @@ class TangentProbe:
         self._writers = as_writers(writers)
         chosen = choose(measures)
         see = partial(View, model, frozenset(select(model, params)), output, by_layer=layers and "cka" in chosen)
-        views = {"": see(kept(x), kept(y))}
+        views = {"": see(kept_inputs(x), kept(y))}
         if x_test is not None:
-            views["test/"] = see(kept(x_test), kept(y_test), label="y_test")
+            views["test/"] = see(kept_inputs(x_test), kept(y_test), label="y_test")
         self._observer = Observer(views, chosen)
         if measures is not None and self.notes:
             name, reason = next(iter(self.notes.items()))

@@ -17,6 +17,7 @@ from torchtangent.complexity.fixed import batches
 from torchtangent.jacobians.call import Network
 from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.modes import is_finite
+from torchtangent.kernel.job import Overflow
 from torchtangent.kernel.ntk import flatten, ntk
 from torchtangent.kernel.samples import Samples
 from torchtangent.probe.activity import Activity, activity
@@ -172,11 +173,13 @@ class State:
         options |= {"params": lambda name, _: name in names, "output": output, "progress": False}
         try:
             return ntk(self.view.model, self.view.x, **options)
+        except Overflow:
+            finite = False
         except ValueError:
-            if all(is_finite(self.view.network, self.view.params, x) for x in batches(self.view.samples)):
+            if finite := all(is_finite(self.view.network, self.view.params, x) for x in batches(self.view.samples)):
                 raise
-            self.finite = False
-            raise Undefined from None
+        self.finite = finite
+        raise Undefined
 
     def _check_finite(self, tensors: Iterable[Tensor]) -> None:
         if not all(bool(torch.isfinite(t).all()) for t in tensors):
