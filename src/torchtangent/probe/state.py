@@ -174,11 +174,11 @@ class State:
         try:
             return ntk(self.view.model, self.view.x, **options)
         except Overflow:
-            finite = False
+            pass
         except ValueError:
-            if finite := all(is_finite(self.view.network, self.view.params, x) for x in batches(self.view.samples)):
+            if all(is_finite(self.view.network, self.view.params, x) for x in batches(self.view.samples)):
                 raise
-        self.finite = finite
+        self.finite = False
         raise Undefined
 
     def _check_finite(self, tensors: Iterable[Tensor]) -> None:
