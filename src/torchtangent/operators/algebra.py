@@ -12,8 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.operators.arrowhead import ArrowheadOperator
-from torchtangent.operators.base import Operator, unit_columns
+from torchtangent.operators.base import Operator
 from torchtangent.operators.block import BlockOperator
+from torchtangent.operators.columns import unit_columns
 from torchtangent.operators.composed import InverseOperator, ScaledOperator, ShiftedOperator, SumOperator
 from torchtangent.operators.dense import DenseOperator
 from torchtangent.operators.diagonal import DiagonalOperator

@@ -11,30 +11,23 @@ import copy
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.operators.autocast import without_autocast
 from torchtangent.operators.basis import Basis
+from torchtangent.operators.checks import Number, check_alike, checked_damping
 from torchtangent.operators.estimate import Estimate, estimated_diagonal, estimated_trace
 from torchtangent.operators.krylov import top_eigenpairs
 from torchtangent.operators.space import Restore, Space, Vector, tensor_columns
-from torchtangent.operators.spectrum import EXACT_LIMIT, Eigh, Factorization, Spectrum, dtype_name, square_sum
+from torchtangent.operators.spectrum import EXACT_LIMIT, Eigh, Factorization, Spectrum, dtype_name
 from torchtangent.operators.tree import converted, parts
 
-Number = float | int | Tensor
-"""A damping or a factor; a tensor must hold a single number."""
-
 Self = TypeVar("Self", bound="Operator")
-
-CHUNK = 256
-"""Columns of the identity that are multiplied at once when an operator is probed column by column."""
 
 
 class Operator(ABC):
@@ -290,23 +283,9 @@ class Operator(ABC):
 
     def to_scipy(self) -> Any:
         """A `scipy.sparse.linalg.LinearOperator` that multiplies by M."""
-        from scipy.sparse.linalg import LinearOperator
+        from torchtangent.operators.interop import to_scipy
 
-        @without_autocast
-        def multiply(x: Any) -> Any:
-            if np.iscomplexobj(x):
-                return multiply(x.real) + 1j * multiply(x.imag)
-            v = torch.from_numpy(np.array(x)).to(device=self.device, dtype=self.dtype)  # a copy: it may be read-only
-            return self._matmat(v.reshape(self.size, -1)).reshape(v.shape).detach().cpu().numpy()
-
-        return LinearOperator(
-            (self.size, self.size),
-            matvec=multiply,
-            rmatvec=multiply,
-            matmat=multiply,
-            rmatmat=multiply,
-            dtype=torch.empty((), dtype=self.dtype, device="cpu").numpy().dtype,
-        )
+        return to_scipy(self)
 
     def __repr__(self) -> str:
         inside = Counter(type(part).__name__ for part in parts(self, Operator))
@@ -346,39 +325,3 @@ class Operator(ABC):
                 "Convert one of them with .to()."
             )
         return V, restore
-
-
-def unit_columns(operator: Operator) -> Iterator[tuple[slice, Float[Tensor, "P K"]]]:
-    """The products M e_i of all unit vectors, a chunk of columns at a time, with where they belong."""
-    for start in range(0, operator.size, CHUNK):
-        stop = min(start + CHUNK, operator.size)
-        E = torch.zeros(operator.size, stop - start, dtype=operator.dtype, device=operator.device)
-        E[start:stop].fill_diagonal_(1)
-        yield slice(start, stop), operator._matmat(E)
-
-
-def column_squares(operator: Operator) -> Float[Tensor, ""]:
-    """The trace of M² in float64, as Σ ‖M e_i‖²."""
-    return torch.stack([square_sum(columns) for _, columns in unit_columns(operator)]).sum()
-
-
-def check_alike(operators: Sequence[Operator]) -> None:
-    """Refuse to compose operators of several dtypes or devices."""
-    kinds = {(M.dtype, M.device.type) for M in operators}
-    if len(kinds) > 1:
-        said = " and ".join(sorted(f"{dtype_name(dtype)} on {device}" for dtype, device in kinds))
-        raise ValueError(f"These operators do not go together: {said}. Convert some with .to().")
-
-
-def checked_damping(damping: Number) -> float:
-    """The damping as a number that is not negative."""
-    if isinstance(damping, Tensor) and damping.numel() != 1:
-        raise ValueError(
-            f"damping is one number, got {tuple(damping.shape)}. For one of each parameter add it to the operator: "
-            "M + torchtangent.operators.DiagonalOperator(d)."
-        )
-    if isinstance(damping, Tensor) and damping.requires_grad:
-        raise ValueError("Nothing here is differentiable with respect to the damping: pass damping.detach().")
-    if not float(damping) >= 0:
-        raise ValueError(f"damping must be a number >= 0, got {damping}.")
-    return float(damping)

@@ -12,8 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.notice import listed
-from torchtangent.operators.base import Operator, check_alike
+from torchtangent.operators.base import Operator
 from torchtangent.operators.basis import BlockBasis
+from torchtangent.operators.checks import check_alike
 from torchtangent.operators.space import Place, Space
 from torchtangent.operators.spectrum import Factorization, Spectrum, indefinite, singular
 

@@ -12,7 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.operators.base import Operator, check_alike, column_squares
+from torchtangent.operators.base import Operator
+from torchtangent.operators.checks import check_alike
+from torchtangent.operators.columns import column_squares
 from torchtangent.operators.derivative import linear
 from torchtangent.operators.krylov import conjugate_gradients
 from torchtangent.operators.space import Space

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from torchtangent.notice import warn
 from torchtangent.operators.autocast import without_autocast
-from torchtangent.operators.base import Number, Operator, checked_damping, column_squares, unit_columns
+from torchtangent.operators.base import Operator
+from torchtangent.operators.checks import Number, checked_damping
+from torchtangent.operators.columns import column_squares, unit_columns
 from torchtangent.operators.derivative import linear
 from torchtangent.operators.krylov import SolveReport, conjugate_gradients
 from torchtangent.operators.space import Space, Vector

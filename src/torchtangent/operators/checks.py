@@ -1,0 +1,38 @@
+"""What operators ask of their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from torchtangent.operators.spectrum import dtype_name
+
+if TYPE_CHECKING:
+    from torchtangent.operators.base import Operator
+
+Number = float | int | Tensor
+"""A damping or a factor; a tensor must hold a single number."""
+
+
+def check_alike(operators: Sequence[Operator]) -> None:
+    """Refuse to compose operators of several dtypes or devices."""
+    kinds = {(M.dtype, M.device.type) for M in operators}
+    if len(kinds) > 1:
+        said = " and ".join(sorted(f"{dtype_name(dtype)} on {device}" for dtype, device in kinds))
+        raise ValueError(f"These operators do not go together: {said}. Convert some with .to().")
+
+
+def checked_damping(damping: Number) -> float:
+    """The damping as a number that is not negative."""
+    if isinstance(damping, Tensor) and damping.numel() != 1:
+        raise ValueError(
+            f"damping is one number, got {tuple(damping.shape)}. For one of each parameter add it to the operator: "
+            "M + torchtangent.operators.DiagonalOperator(d)."
+        )
+    if isinstance(damping, Tensor) and damping.requires_grad:
+        raise ValueError("Nothing here is differentiable with respect to the damping: pass damping.detach().")
+    if not float(damping) >= 0:
+        raise ValueError(f"damping must be a number >= 0, got {damping}.")
+    return float(damping)
