@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from scipy.sparse.linalg import LinearOperator
 
 from torchtangent.operators.autocast import without_autocast
 
@@ -14,8 +13,9 @@ if TYPE_CHECKING:
     from torchtangent.operators.base import Operator
 
 
-def to_scipy(M: Operator) -> LinearOperator:
+def to_scipy(M: Operator) -> Any:
     """A `scipy.sparse.linalg.LinearOperator` that multiplies by M."""
+    from scipy.sparse.linalg import LinearOperator
 
     @without_autocast
     def multiply(x: Any) -> Any:
