@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer, Scale, outer
-from torchtangent.jacobians.graph import Graph
+from torchtangent.jacobians.graph import Graph, shape_of, signed
+from torchtangent.jacobians.rows import outward
 from torchtangent.jacobians.rules import NoRule
 
 
@@ -166,7 +167,7 @@ def _keeps_order(node: Any) -> bool:
     if type(node).__name__ != "PermuteBackward0":
         return type(node).__name__ in ("ViewBackward0", "UnsafeViewBackward0")
     shape = shape_of(node)
-    moved = [_signed(axis) % len(shape) for axis, size in zip(node._saved_dims, shape, strict=True) if size > 1]
+    moved = [signed(axis) % len(shape) for axis, size in zip(node._saved_dims, shape, strict=True) if size > 1]
     return moved == sorted(moved)
 
 
@@ -251,7 +252,7 @@ def _embedding(node: Any, _: int, view: Tensor, shape: torch.Size) -> Part:
     """Rows of a table."""
     if view.shape != shape or not view.is_contiguous() or node._saved_scale_grad_by_freq:
         raise NoRule("not a table")
-    padding = _signed(node._saved_padding_idx)
+    padding = signed(node._saved_padding_idx)
 
     def make(index: Tensor, d: Tensor) -> Lookup:
         kept = (index != padding)[:, None, None, None]
@@ -276,16 +277,16 @@ _VIEWS: dict[str, Callable[[Any, Tensor], list[Tensor]]] = {
     "CloneBackward0": lambda node, t: [t],
     "ToCopyBackward0": lambda node, t: [_cast(node, t)],
     "TBackward0": lambda node, t: [t.t()],
-    "TransposeBackward0": lambda node, t: [t.transpose(_signed(node._saved_dim0), _signed(node._saved_dim1))],
-    "PermuteBackward0": lambda node, t: [t.permute([_signed(axis) for axis in node._saved_dims])],
+    "TransposeBackward0": lambda node, t: [t.transpose(signed(node._saved_dim0), signed(node._saved_dim1))],
+    "PermuteBackward0": lambda node, t: [t.permute([signed(axis) for axis in node._saved_dims])],
     "ViewBackward0": lambda node, t: [t.view(shape_of(node))],
     "ReshapeAliasBackward0": lambda node, t: [t.view(shape_of(node))],
     "UnsafeViewBackward0": lambda node, t: [t.view(shape_of(node))],
     "UnsqueezeBackward0": lambda node, t: [t.view(shape_of(node))],
-    "SelectBackward0": lambda node, t: [t.select(_signed(node._saved_dim), _signed(node._saved_index))],
+    "SelectBackward0": lambda node, t: [t.select(signed(node._saved_dim), signed(node._saved_index))],
     "SliceBackward0": lambda node, t: [_sliced(node, t)],
-    "SplitBackward0": lambda node, t: list(t.split(node._saved_split_size, _signed(node._saved_dim))),
-    "SplitWithSizesBackward0": lambda node, t: list(t.split(list(node._saved_split_sizes), _signed(node._saved_dim))),
+    "SplitBackward0": lambda node, t: list(t.split(node._saved_split_size, signed(node._saved_dim))),
+    "SplitWithSizesBackward0": lambda node, t: list(t.split(list(node._saved_split_sizes), signed(node._saved_dim))),
 }
 
 
@@ -298,8 +299,8 @@ def _cast(node: Any, t: Tensor) -> Tensor:
 
 
 def _sliced(node: Any, t: Tensor) -> Tensor:
-    axis, size = _signed(node._saved_dim), t.dim()
-    where = slice(_signed(node._saved_start), _signed(node._saved_end), node._saved_step)
+    axis, size = signed(node._saved_dim), t.dim()
+    where = slice(signed(node._saved_start), signed(node._saved_end), node._saved_step)
     return t[tuple(where if i == axis % size else slice(None) for i in range(size))]
 
 
@@ -317,19 +318,3 @@ def _tail(node: Any, view: Tensor) -> torch.Size:
 def _padded(t: Tensor, start: int, size: int) -> Tensor:
     """The last axis as a part of a longer one."""
     return t if t.shape[-1] == size else nn.functional.pad(t, (start, size - start - t.shape[-1]))
-
-
-def outward(t: Tensor, n: int) -> Tensor:
-    """Rows of which every n-th is a sample's, sample by sample."""
-    return t.unflatten(0, (-1, n)).transpose(0, 1).flatten(0, 1)
-
-
-def shape_of(node: Any) -> torch.Size:
-    """Of a node's only result."""
-    (only,) = node._input_metadata
-    return torch.Size(only.shape)
-
-
-def _signed(number: int) -> int:
-    """Nodes show negative numbers as those of an unsigned type."""
-    return number - (1 << 64) if number >= 1 << 63 else number

@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.graph import Graph
+from torchtangent.jacobians.graph import Graph, shape_of
 from torchtangent.jacobians.inputs import wide
-from torchtangent.jacobians.operations import Operation, find_operations, outward, shape_of
+from torchtangent.jacobians.layout import inner_axis
+from torchtangent.jacobians.operations import Operation, find_operations
+from torchtangent.jacobians.rows import outward
 from torchtangent.jacobians.rules import RULES, NoRule, row_axes
 
 
@@ -49,10 +51,7 @@ class Use(ABC):
 
     def inner(self, stride: int, n: int) -> bool | None:
         """Are n samples, with a stride in the output, the inner axis of the rows? None: neither that nor the outer."""
-        size = self.shape.numel()
-        if n == 1 or stride * n == size:
-            return False
-        return True if stride * self.rows == size else None
+        return inner_axis(stride, self.shape.numel(), self.rows, n)
 
     @abstractmethod
     def by_row(self, d: Float[Tensor, "y0 C *y"]) -> Float[Tensor, "rows C K"]:
