@@ -45,9 +45,9 @@ class Use(ABC):
         """What it is a use of."""
 
     @property
+    @abstractmethod
     def rows(self) -> int:
         """How many times its parameters are used, all samples together."""
-        return self.shape[0]
 
     def inner(self, stride: int, n: int) -> bool | None:
         """Are n samples, with a stride in the output, the inner axis of the rows? None: neither that nor the outer."""

@@ -30,7 +30,7 @@ class Channels(Layer):
     taps: int
 
     @property
-    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+    def names(self) -> tuple[str, ...]:
         return self.weight.names
 
     def rule(self, chosen: str) -> str:

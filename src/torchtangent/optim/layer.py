@@ -19,13 +19,12 @@ Passes = Sequence[Mapping[str, LayerJacobian]]  # per-sample gradients by parame
 
 
 class Layer(ABC):
-    """Parameters whose block of F is (nearly) B ⊗ A: the Kronecker product of two second moments.
+    """Parameters whose block of F is (nearly) B ⊗ A: the Kronecker product of two second moments."""
 
-    Attributes:
-        names: The parameters. The state of the block is kept with the first.
-    """
-
-    names: tuple[str, ...]
+    @property
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """The parameters. The state of the block is kept with the first."""
 
     @property
     def key(self) -> str:
