@@ -78,7 +78,6 @@ class Preconditioned(Optimizer):
         self._rates: list[float] = []  # of the groups, in the last step
         self._due: frozenset[str] = frozenset()  # blocks to decompose when samples next go through them
         self._thin: frozenset[str] = frozenset()  # blocks whose samples make less work than their gradient
-        self._idle = False  # whether it was said that there are no gradients
         self._ready = False
         start = damping.start if isinstance(damping, Adaptive) else damping
         defaults = {"lr": lr, "damping": start, "momentum": momentum, "weight_decay": weight_decay}
@@ -270,8 +269,7 @@ class Preconditioned(Optimizer):
         if late := self.notices.new(late, "late"):
             warn(f"Not moved before the next step, as a backward pass came before they were unfrozen: {listed(late)}.")
         if not grads:
-            if self._params and not self._idle:
-                self._idle = True
+            if self._params and self.notices.new([""], "gradients"):
                 warn(
                     f"{self.method.kind}: step() found no gradients, so no parameter was changed. Call backward before "
                     "it, on a loss of the model that it was made with (not of a copy)."
