@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from torchtangent.jacobians.matrices import as_matrices, as_weight
 from torchtangent.jacobians.patches import Patches
 from torchtangent.operators.product import add_products, product
 
@@ -134,14 +135,14 @@ class Outer(LayerJacobian):
         return G == 1 and S >= 4 * C * O and large and self.d.device.type == "cpu" and self.d.dtype == torch.float32
 
     def dense(self) -> Float[Tensor, "N C *P"]:
-        return _to_shape(self.form().transpose(1, 2), self.shape, self.order)
+        return as_weight(self.form().transpose(1, 2), self.shape, self.order)
 
     def pullback(self, u: Float[Tensor, "N C"]) -> Float[Tensor, "*P"]:
         d = torch.einsum("ngcso,nc->ngso", self.d, u)
-        return _to_shape(torch.einsum("ngso,ngsi->goi", d, self.a), self.shape, self.order)
+        return as_weight(torch.einsum("ngso,ngsi->goi", d, self.a), self.shape, self.order)
 
     def square_sum(self) -> Float[Tensor, "*P"]:
-        return _to_shape(self.square_sum_matrix(), self.shape, self.order)
+        return as_weight(self.square_sum_matrix(), self.shape, self.order)
 
     def square_sum_matrix(self) -> Float[Tensor, "G O I"]:
         """Σ_nc J², in matrix form, by the cheaper of two ways.
@@ -283,11 +284,8 @@ class Dense(LayerJacobian):
 
     def matrix(self) -> Float[Tensor, "N C O I"]:
         """J with a row for each unit of the layer."""
-        if not self.order:
-            return self.d.reshape(*self.d.shape[:2], self.shape[0], -1)
-        grouped = self.d.unflatten(2, (self.groups, -1))
-        ordered = grouped.permute(0, 1, 2, *(3 + i for i in self.order))
-        return ordered.flatten(4).flatten(2, 3)
+        order = self.order or tuple(range(len(self.shape)))
+        return as_matrices(self.d, self.groups, order).flatten(2, 3)
 
     @property
     def outputs(self) -> int:
@@ -395,12 +393,3 @@ def _off_diagonal(S: int) -> tuple[slice, list[int]]:
         places += range(start + 1, start + S - s)
         start += S - s
     return slice(None), places
-
-
-def _to_shape(matrix: Float[Tensor, "*lead G O I"], shape: torch.Size, order: tuple[int, ...]) -> Tensor:
-    """Matrix form → the weight's own shape. A group is a stretch of the weight's first axis."""
-    *lead, G = matrix.shape[:-2]
-    group = (shape[0] // G, *shape[1:])
-    back = sorted(range(len(order)), key=lambda i: order[i])
-    t = matrix.reshape(*lead, G, *(group[i] for i in order))
-    return t.permute(*range(len(lead) + 1), *(len(lead) + 1 + i for i in back)).reshape(*lead, *shape)
