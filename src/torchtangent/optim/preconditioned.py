@@ -15,6 +15,7 @@ from torchtangent.jacobians.select import Params
 from torchtangent.notice import listed, warn
 from torchtangent.optim.amp import Scales, scales
 from torchtangent.optim.attempt import Update, attempt
+from torchtangent.optim.closure import as_number, evaluate, evaluate_again
 from torchtangent.optim.damping import Adaptive, change
 from torchtangent.optim.directions import Step
 from torchtangent.optim.gather import gather
@@ -27,7 +28,6 @@ from torchtangent.optim.ranks import Ranks
 from torchtangent.optim.recorder import Recorder
 from torchtangent.optim.replay import Replay
 from torchtangent.optim.resume import check_state, checked_blocks, options_of
-from torchtangent.optim.sampling import evaluate_sampled
 from torchtangent.optim.update import Slopes, move
 
 _APART = 1_000_003  # seeds of two ranks
@@ -186,15 +186,16 @@ class Preconditioned(Optimizer):
             raise ValueError("damping=Adaptive(...) compares the loss before and after a step: call step(closure).")
         device = next(iter(self._chosen.values())).device.type
         with scales(self, self.settings.scaler) as amp:
-            loss = self._evaluate(closure)
+            seed = self.settings.seed + self.steps + self.skipped + self.ranks.rank * _APART
+            loss = evaluate(closure, self.recorder, self._params, self.settings, seed)
             with torch.no_grad(), torch.autocast(device, enabled=False):
                 moved = self._step(loss, amp)
                 self.recorder.clear(done=True)
                 self._follow()
                 self._schedule()
             if moved and closure is not None and self.adaptive is not None and self.steps % self.adaptive.every == 0:
-                after = self._evaluate_again(closure)
-                self._multiply_damping(self.adaptive.change(self._ratio(_number(loss), after)))
+                after = evaluate_again(closure, self.recorder, self.model, self.settings)
+                self._multiply_damping(self.adaptive.change(self._ratio(as_number(loss), after)))
         return loss
 
     def adapt(self, before: float, after: float, omega: float = 0.95) -> float:
@@ -237,29 +238,6 @@ class Preconditioned(Optimizer):
         """Plan again if anything was frozen or unfrozen."""
         if self.recorder.attached and [n for n, p in self._chosen.items() if p.requires_grad] != list(self._params):
             self._prepare()
-
-    def _evaluate(self, closure: Callable[[], Any] | None) -> Any:
-        """Gradients in place and cotangents recorded; the loss, if a closure tells it."""
-        with torch.enable_grad():
-            if self.settings.curvature == "sampled":
-                seed = self.settings.seed + self.steps + self.skipped + self.ranks.rank * _APART
-                return evaluate_sampled(closure, self.recorder, self._params, str(self.settings.likelihood), seed)
-            found = None if closure is None else closure()
-        return found[0] if isinstance(found, tuple) else found
-
-    def _evaluate_again(self, closure: Callable[[], Any]) -> float:
-        """The loss after a step; the gradients stay those of before."""
-        kept = [(p, p.grad) for p in self.model.parameters()]  # also those that another optimizer steps
-        for p, _ in kept:
-            p.grad = None
-        try:
-            with torch.set_grad_enabled(self.settings.curvature == "empirical"):  # where the closure calls backward
-                found = closure()
-        finally:
-            self.recorder.clear()
-            for p, grad in kept:
-                p.grad = grad
-        return _number(found[0] if isinstance(found, tuple) else found)
 
     def _step(self, loss: Any, amp: Scales) -> bool:
         """Whether the parameters moved."""
@@ -393,7 +371,3 @@ def _weakly(method: Callable[[], None]) -> Callable[[], None]:
             found()
 
     return call
-
-
-def _number(loss: Any) -> float:
-    return float(loss.detach() if isinstance(loss, Tensor) else loss)
