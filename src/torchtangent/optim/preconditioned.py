@@ -28,7 +28,7 @@ from torchtangent.optim.ranks import Ranks
 from torchtangent.optim.recorder import Recorder
 from torchtangent.optim.replay import Replay
 from torchtangent.optim.resume import check_state, checked_blocks, options_of
-from torchtangent.optim.update import Slopes, move
+from torchtangent.optim.update import Promise, move
 
 _APART = 1_000_003  # seeds of two ranks
 
@@ -73,8 +73,7 @@ class Preconditioned(Optimizer):
         self.recorder, self.plan, self.notices = Recorder(), Plan(), Notices()
         self._replay = Replay()
         self._blocks: dict[str, tuple[str, ...]] = {}  # the parameters of each block that ever was
-        self._last: tuple[Slopes, Tensor | None] | None = None  # the last step, and by what it was shortened
-        self._unit = 1.0  # by which the ranks' losses are multiplied to be the mean over all samples
+        self._promise: Promise | None = None  # of the last step, if it was taken
         self._rates: list[float] = []  # of the groups, in the last step
         self._due: frozenset[str] = frozenset()  # blocks to decompose when samples next go through them
         self._thin: frozenset[str] = frozenset()  # blocks whose samples make less work than their gradient
@@ -156,7 +155,7 @@ class Preconditioned(Optimizer):
         blocks = checked_blocks(progress["blocks"], self._blocks)
         super().load_state_dict(state_dict)
         self._blocks.update(blocks)
-        self.steps, self.skipped, self._last = progress["steps"], progress["skipped"], None
+        self.steps, self.skipped, self._promise = progress["steps"], progress["skipped"], None
         self._clipped = progress.get("clipped", 0)
         self._thin = frozenset(progress.get("thin", ()))
         self._due = frozenset(progress.get("due", ()))
@@ -203,7 +202,7 @@ class Preconditioned(Optimizer):
 
         ρ compares the loss on one batch before and after the step with its quadratic model; see `Adaptive`.
         """
-        if self._last is None:
+        if self._promise is None:
             raise RuntimeError("adapt() compares the loss before and after a step: call it after step().")
         ratio = self._ratio(before, after)
         self._multiply_damping(change(ratio, omega))
@@ -268,7 +267,7 @@ class Preconditioned(Optimizer):
         if not self.settings.decoupled and any(group["weight_decay"] for group in self.param_groups):
             full = {k: g.add(self._params[k], alpha=self._group[k]["weight_decay"]) for k, g in grads.items()}
         per_sample = n if self.settings.loss == "mean" else 1
-        self._unit = 1 / (self.ranks.size if self.settings.loss == "mean" else total)
+        unit = 1 / (self.ranks.size if self.settings.loss == "mean" else total)
         passes = gather(self.plan, self.recorder, grads, self.notices, self.ranks)
         step = Step(
             raw=grads,
@@ -288,11 +287,11 @@ class Preconditioned(Optimizer):
         if isinstance(update, str):
             return self._skip(update, amp)
         self._due = frozenset(name for name in self._due if not step.seen(name))
-        self._write(update)
+        self._write(update, unit)
         return True
 
-    def _write(self, update: Update) -> None:
-        """New states and parameters."""
+    def _write(self, update: Update, unit: float) -> None:
+        """New states and parameters. A loss, times `unit` and summed over ranks, is the mean over all samples."""
         found, clip = update.found, self.settings.kl_clip
         shrink = None if clip is None else update.slopes.shrink(clip)
         if shrink is not None:
@@ -303,7 +302,7 @@ class Preconditioned(Optimizer):
         states = {name: self.state[self._params[name]] for name in found}
         self._calm()
         move(self._params, found, self._group, states, decoupled=self.settings.decoupled)
-        self._last = update.slopes, shrink
+        self._promise = Promise(update.slopes, shrink, unit)
         self.steps += 1
 
     def _calm(self) -> None:
@@ -320,7 +319,7 @@ class Preconditioned(Optimizer):
 
     def _skip(self, what: str, amp: Scales) -> bool:
         self.skipped += 1
-        self._last = None
+        self._promise = None
         if round_number(self.skipped) and not amp.searching:  # a GradScaler that looks for its scale overflows at times
             message = f"{self.method.kind}: step skipped, {what} has NaN or infinity (skipped so far: {self.skipped}). "
             advice = "If this goes on, the training has diverged: give a lower lr, a lower kl_clip or more damping."
@@ -328,12 +327,8 @@ class Preconditioned(Optimizer):
         return False
 
     def _ratio(self, before: float, after: float) -> float:
-        """ρ = (before − after) / promise."""
-        assert self._last is not None
-        slopes, shrink = self._last
-        promise = slopes.promise(shrink)
-        fallen = self._unit * self.ranks.sum(before - after, like=next(iter(self._params.values())))
-        return fallen / promise if promise else 1.0  # nothing promised, nothing broken
+        assert self._promise is not None
+        return self._promise.ratio(before, after, self.ranks, next(iter(self._params.values())))
 
     def _multiply_damping(self, factor: float) -> None:
         for group in self.param_groups:
