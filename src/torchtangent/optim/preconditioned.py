@@ -27,7 +27,7 @@ from torchtangent.optim.plan import Plan
 from torchtangent.optim.ranks import Ranks
 from torchtangent.optim.recorder import Recorder
 from torchtangent.optim.replay import Replay
-from torchtangent.optim.resume import check_state, checked_blocks, options_of
+from torchtangent.optim.resume import Progress, options_of
 from torchtangent.optim.update import Promise, move
 
 _APART = 1_000_003  # seeds of two ranks
@@ -133,34 +133,32 @@ class Preconditioned(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next steps depend on besides parameters and data, with the options to be made with."""
-        progress = {
-            "kind": self.method.kind,
-            "options": options_of(self.settings, self.method, self.adaptive),
-            "steps": self.steps,
-            "skipped": self.skipped,
-            "clipped": self.clipped,
-            "unseen": dict(self.plan.unseen),
-            "thin": sorted(self._thin),
-            "due": sorted(self._due),
-            "rates": list(self._rates),
-            "blocks": {key: list(names) for key, names in self._blocks.items() if self._state_of(key)},
-        }
-        return {**super().state_dict(), "progress": progress}
+        progress = Progress(
+            kind=self.method.kind,
+            options=options_of(self.settings, self.method, self.adaptive),
+            steps=self.steps,
+            skipped=self.skipped,
+            clipped=self.clipped,
+            unseen=dict(self.plan.unseen),
+            thin=sorted(self._thin),
+            due=sorted(self._due),
+            rates=list(self._rates),
+            blocks={key: list(names) for key, names in self._blocks.items() if self._state_of(key)},
+        )
+        return {**super().state_dict(), "progress": vars(progress)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken, with an optimizer that was made alike."""
         self._follow()
         options = options_of(self.settings, self.method, self.adaptive)
-        progress = check_state(self.method.kind, state_dict, options)
-        blocks = checked_blocks(progress["blocks"], self._blocks)
+        progress = Progress.of(state_dict, self.method.kind, options)
+        progress.check_blocks(self._blocks)
         super().load_state_dict(state_dict)
-        self._blocks.update(blocks)
-        self.steps, self.skipped, self._promise = progress["steps"], progress["skipped"], None
-        self._clipped = progress.get("clipped", 0)
-        self._thin = frozenset(progress.get("thin", ()))
-        self._due = frozenset(progress.get("due", ()))
-        self._rates = list(progress.get("rates", ()))
-        self.plan.keep_unseen(progress["unseen"])
+        self._blocks.update({key: tuple(names) for key, names in progress.blocks.items()})
+        self.steps, self.skipped, self._clipped = progress.steps, progress.skipped, progress.clipped
+        self._thin, self._due, self._rates = frozenset(progress.thin), frozenset(progress.due), list(progress.rates)
+        self._promise = None
+        self.plan.keep_unseen(progress.unseen)
         self._group = {self.names[id(p)]: group for group in self.param_groups for p in group["params"]}
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
