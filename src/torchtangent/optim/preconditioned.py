@@ -19,7 +19,7 @@ from torchtangent.optim.closure import as_number, evaluate, evaluate_again
 from torchtangent.optim.damping import Adaptive, change
 from torchtangent.optim.directions import Step
 from torchtangent.optim.gather import gather
-from torchtangent.optim.groups import as_groups, check_group
+from torchtangent.optim.groups import as_groups, by_name, check_group
 from torchtangent.optim.method import Method, State
 from torchtangent.optim.notices import Notices, round_number
 from torchtangent.optim.options import Settings
@@ -159,7 +159,7 @@ class Preconditioned(Optimizer):
         self._thin, self._due, self._rates = frozenset(progress.thin), frozenset(progress.due), list(progress.rates)
         self._promise = None
         self.plan.keep_unseen(progress.unseen)
-        self._group = {self.names[id(p)]: group for group in self.param_groups for p in group["params"]}
+        self._group = by_name(self.param_groups, self.names)
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
         for key, p in zip(keys, params, strict=True):  # torch rounds states to the dtype of the parameter
@@ -212,7 +212,7 @@ class Preconditioned(Optimizer):
         """Plan, hooks and schedule for the parameters of all groups that are not frozen."""
         chosen = {id(p) for group in self.param_groups for p in group["params"]}
         self._chosen = {name: p for name, p in self.model.named_parameters() if id(p) in chosen}
-        self._group = {self.names[id(p)]: group for group in self.param_groups for p in group["params"]}
+        self._group = by_name(self.param_groups, self.names)
         self._params = {name: p for name, p in self._chosen.items() if p.requires_grad}
         names, unseen = {id(p): name for name, p in self._params.items()}, self.plan.unseen
         self.plan = Plan.of(self.model, names, sua=self.settings.sua, rest=self.settings.rest)
@@ -239,25 +239,10 @@ class Preconditioned(Optimizer):
     def _step(self, loss: Any, amp: Scales) -> bool:
         """Whether the parameters moved."""
         self.recorder.settle()
-        grads = {name: amp.readable(p.grad) for name, p in self._params.items() if p.grad is not None}
-        late = [n for n, p in self._chosen.items() if p.requires_grad and p.grad is not None and n not in self._params]
-        if late := self.notices.new(late, "late"):
-            warn(f"Not moved before the next step, as a backward pass came before they were unfrozen: {listed(late)}.")
+        grads = self._gradients(amp)
         if not grads:
-            if self._params and self.notices.new([""], "gradients"):
-                warn(
-                    f"{self.method.kind}: step() found no gradients, so no parameter was changed. Call backward before "
-                    "it, on a loss of the model that it was made with (not of a copy)."
-                )
             return False
-        n = self.recorder.samples
-        if n == 0 and (self.plan.modules or self.settings.loss == "sum"):
-            raise RuntimeError(
-                f"{self.method.kind} saw no backward pass through the model since the last step, yet there are "
-                "gradients. Call the model that it was made with (no copy; one that was compiled and called before the "
-                "optimizer was made does not know its hooks), and backward after zero_grad()."
-            )
-        n = n or self.recorder.opened or 1  # nothing was to be recorded
+        n = self._samples()
         total = self.ranks.count(n, next(iter(grads.values())))
         if self.settings.loss == "sum":  # DistributedDataParallel has already divided by the number of ranks
             grads = {name: g * (self.ranks.size / total) for name, g in grads.items()}
@@ -287,6 +272,30 @@ class Preconditioned(Optimizer):
         self._due = frozenset(name for name in self._due if not step.seen(name))
         self._write(update, unit)
         return True
+
+    def _gradients(self, amp: Scales) -> dict[str, Tensor]:
+        """Those of the parameters that are to move; warns of what will not."""
+        late = [n for n, p in self._chosen.items() if p.requires_grad and p.grad is not None and n not in self._params]
+        if late := self.notices.new(late, "late"):
+            warn(f"Not moved before the next step, as a backward pass came before they were unfrozen: {listed(late)}.")
+        grads = {name: amp.readable(p.grad) for name, p in self._params.items() if p.grad is not None}
+        if self._params and not grads and self.notices.new([""], "gradients"):
+            warn(
+                f"{self.method.kind}: step() found no gradients, so no parameter was changed. Call backward before it, "
+                "on a loss of the model that it was made with (not of a copy)."
+            )
+        return grads
+
+    def _samples(self) -> int:
+        """How many samples the gradients are of."""
+        n = self.recorder.samples
+        if n == 0 and (self.plan.modules or self.settings.loss == "sum"):
+            raise RuntimeError(
+                f"{self.method.kind} saw no backward pass through the model since the last step, yet there are "
+                "gradients. Call the model that it was made with (no copy; one that was compiled and called before the "
+                "optimizer was made does not know its hooks), and backward after zero_grad()."
+            )
+        return n or self.recorder.opened or 1  # nothing was to be recorded
 
     def _write(self, update: Update, unit: float) -> None:
         """New states and parameters. A loss, times `unit` and summed over ranks, is the mean over all samples."""
