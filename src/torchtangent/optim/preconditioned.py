@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torchtangent.jacobians.modes import unwrapped
 from torchtangent.jacobians.select import Params
 from torchtangent.notice import listed, warn
+from torchtangent.operators.autocast import no_autocast
 from torchtangent.optim.amp import Scales, scales
 from torchtangent.optim.attempt import Update, attempt
 from torchtangent.optim.closure import as_number, evaluate, evaluate_again
@@ -181,11 +182,10 @@ class Preconditioned(Optimizer):
             raise RuntimeError(f"This {self.method.kind} was closed: its hooks are gone. Make a new one.")
         if self.adaptive is not None and closure is None:
             raise ValueError("damping=Adaptive(...) compares the loss before and after a step: call step(closure).")
-        device = next(iter(self._chosen.values())).device.type
         with scales(self, self.settings.scaler) as amp:
             seed = self.settings.seed + self.steps + self.skipped + self.ranks.rank * _APART
             loss = evaluate(closure, self.recorder, self._params, self.settings, seed)
-            with torch.no_grad(), torch.autocast(device, enabled=False):
+            with torch.no_grad(), no_autocast():
                 moved = self._step(loss, amp)
                 self.recorder.clear(done=True)
                 self._follow()
