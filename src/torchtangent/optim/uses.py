@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.inputs import wide
+from torchtangent.jacobians.inputs import version_of, wide
 from torchtangent.jacobians.layout import inner_axis
 from torchtangent.jacobians.rows import outward
 from torchtangent.jacobians.rules import RULES, NoRule, row_axes
@@ -161,11 +161,6 @@ class Batch:
             place.extend([] if done else [x])
         self.inputs.clear()
         self.passes.clear()
-
-
-def version_of(t: Tensor) -> int:
-    """How often a tensor was written to."""
-    return 0 if t.is_inference() else t._version
 
 
 def _counts(index: Tensor) -> bool:
