@@ -90,6 +90,10 @@ class Layer(ABC):
     def arrange(self, matrix: Float[Tensor, "G O J"]) -> Float[Tensor, "G *OJ"]:
         """A number for each row and column, arranged like those of `rotate`."""
 
+    def alone(self, alpha: Float[Tensor, "G 1"]) -> dict[str, Tensor]:
+        """What is to be kept beside (A + α)⁻¹ where A leaves out a column that stands alone."""
+        return {}
+
     @abstractmethod
     def explain(self, kind: str) -> dict[str, str]:
         """What is said of each parameter, if layers with two factors are of a `kind`."""
