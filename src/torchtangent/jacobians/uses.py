@@ -127,7 +127,7 @@ class GraphUse(Use):
 
     @property
     def params(self) -> tuple[str, ...]:
-        return tuple(self.of.parts)
+        return tuple(self.of.roles)
 
     @property
     def key(self) -> object:
@@ -152,10 +152,10 @@ def read_graph(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[GraphUs
         try:
             filled.append((node, operation.filled(node)))
         except (RuntimeError, AttributeError):  # what was saved was overwritten, or has another name
-            unknown.update(operation.parts)
+            unknown.update(operation.roles)
     uses = []
     for node, operation in filled:
-        known = replace(operation, parts={k: part for k, part in operation.parts.items() if k not in unknown})
-        x = next((part.x for part in known.parts.values() if part.x is not None), torch.empty(0, device="cpu"))
+        known = replace(operation, roles={k: role for k, role in operation.roles.items() if k not in unknown})
+        x = next((role.x for role in known.roles.values() if role.x is not None), torch.empty(0, device="cpu"))
         uses.append(GraphUse(x, GradientEdge(node, 0), shape_of(node), known))
     return [use for use in uses if use.params], unknown
