@@ -17,7 +17,7 @@ from torchtangent.optim.attention import MATRICES, projection_of
 from torchtangent.optim.channels import Channels
 from torchtangent.optim.layer import Layer, Weight
 from torchtangent.optim.matrix import Matrix
-from torchtangent.optim.uses import Batch
+from torchtangent.optim.recorded import Batch
 from torchtangent.optim.vector import Vector
 
 RESTS = ("block", "diagonal", "plain")
