@@ -19,13 +19,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from torchtangent.jacobians.matrices import as_matrices, as_weight
 from torchtangent.jacobians.patches import Patches
-from torchtangent.operators.product import add_products, product
+from torchtangent.jacobians.squares import sum_of_squares
+from torchtangent.operators.product import product
 
 _CHUNK_BYTES = {"cpu": 1 << 24, "cuda": 1 << 30}  # working set of a contraction: a cache, or enough to fill a GPU
 _LARGE_CONVOLUTION = 1 << 23  # multiplications for J of a sample: fewer take less time than the call
-_IN_CACHE = 1 << 22  # bytes of J at a time, where it is formed on a CPU to be squared
-_WRITE_COST = 64  # multiplications that cost as much as writing, reading and squaring one entry of J
 
 
 class LayerJacobian(ABC):
@@ -109,6 +109,11 @@ class Outer(LayerJacobian):
     def groups(self) -> int:
         return self.d.shape[1]
 
+    @property
+    def columns(self) -> int:
+        """I, the width of a."""
+        return self.source.shape[3] if self.locate is _here else self.shape.numel() // (self.groups * self.d.shape[4])
+
     def chunks(self, bytes_per_sample: int, most: Mapping[str, int] = _CHUNK_BYTES) -> Iterator[Outer]:
         """Pieces of a few samples each, so that `bytes_per_sample` times their number stays small."""
         step = max(1, most.get(self.d.device.type, 1 << 24) // max(1, bytes_per_sample))
@@ -134,43 +139,18 @@ class Outer(LayerJacobian):
         return G == 1 and S >= 4 * C * O and large and self.d.device.type == "cpu" and self.d.dtype == torch.float32
 
     def dense(self) -> Float[Tensor, "N C *P"]:
-        return _to_shape(self.form().transpose(1, 2), self.shape, self.order)
+        return as_weight(self.form().transpose(1, 2), self.shape, self.order)
 
     def pullback(self, u: Float[Tensor, "N C"]) -> Float[Tensor, "*P"]:
         d = torch.einsum("ngcso,nc->ngso", self.d, u)
-        return _to_shape(torch.einsum("ngso,ngsi->goi", d, self.a), self.shape, self.order)
+        return as_weight(torch.einsum("ngso,ngsi->goi", d, self.a), self.shape, self.order)
 
     def square_sum(self) -> Float[Tensor, "*P"]:
-        return _to_shape(self.square_sum_matrix(), self.shape, self.order)
+        return as_weight(self.square_sum_matrix(), self.shape, self.order)
 
     def square_sum_matrix(self) -> Float[Tensor, "G O I"]:
-        """Σ_nc J², in matrix form, by the cheaper of two ways.
-
-        Either form J (C·S multiplications an entry, and C entries to write), or expand the square,
-        Σ_c (Σ_s d_cs a_s)² = Σ_{s≤t} (2 − δ_st) (Σ_c d_cs d_ct) (a_s a_t): one product over all samples, with S(S+1)/2
-        multiplications an entry and nothing to write. With one location that is (Σ_c d²)ᵀ a².
-        """
-        _, G, C, S, O = self.d.shape
-        I = self.source.shape[3] if self.locate is _here else self.shape.numel() // (G * O)
-        total = self.d.new_zeros(G, O, I)
-        item = self.d.element_size()
-        if S * (S + 1) // 2 <= C * (S + _WRITE_COST):
-            for part in self.chunks(S * (S + 1) // 2 * G * (I + O) * item):
-                aa, dd = _pairs(part.a.unsqueeze(2)), _pairs(part.d)
-                if S > 1:
-                    dd[_off_diagonal(S)] *= 2
-                add_products(total, dd.flatten(1, 2).mT, aa.flatten(1, 2))
-        elif self.d.device.type == "cpu" and C * O * I * item > _IN_CACHE:
-            for part in self.chunks(G * S * (C * O + I) * item):
-                d = part.d.permute(0, 1, 4, 2, 3).reshape(-1, O * C, S)
-                for i, (own, a) in enumerate(zip(d, part.a_by_sample.flatten(0, 1), strict=True)):
-                    _add_squares(total[i % G], own, a, C)
-        else:
-            for part in self.chunks(G * C * O * I * item):
-                d = part.d.transpose(3, 4).reshape(-1, C * O, S)
-                J = product(d, part.a_by_sample.reshape(-1, S, I))
-                total += J.square_().view(-1, G, C, O, I).sum((0, 2))
-        return total
+        """Σ_nc J², in matrix form."""
+        return sum_of_squares(self)
 
     def magnitude(self) -> LayerJacobian:
         return self.at(self.a.abs(), self.d.abs())
@@ -283,11 +263,8 @@ class Dense(LayerJacobian):
 
     def matrix(self) -> Float[Tensor, "N C O I"]:
         """J with a row for each unit of the layer."""
-        if not self.order:
-            return self.d.reshape(*self.d.shape[:2], self.shape[0], -1)
-        grouped = self.d.unflatten(2, (self.groups, -1))
-        ordered = grouped.permute(0, 1, 2, *(3 + i for i in self.order))
-        return ordered.flatten(4).flatten(2, 3)
+        order = self.order or tuple(range(len(self.shape)))
+        return as_matrices(self.d, self.groups, order).flatten(2, 3)
 
     @property
     def outputs(self) -> int:
@@ -354,13 +331,6 @@ def _joined(parts: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     return sum(parts, ())
 
 
-def _add_squares(total: Float[Tensor, "O I"], d: Float[Tensor, "OC S"], a: Float[Tensor, "S I"], c: int) -> None:
-    """Add Σ_c J² of one sample, with J = d a formed some rows at a time, which are summed in the cache."""
-    rows = max(1, _IN_CACHE // (c * a.shape[1] * a.element_size()))
-    for own, place in zip(d.split(rows * c), total.split(rows), strict=True):
-        place += product(own, a).square_().view(-1, c, a.shape[1]).sum(1)
-
-
 def _here(a: Tensor) -> Tensor:
     return a
 
@@ -368,39 +338,3 @@ def _here(a: Tensor) -> Tensor:
 def _fold(t: Tensor, n: int, axis: int) -> Tensor:
     """(n·k, …, S, …) → (n, …, k·S, …): k consecutive rows are one sample's locations."""
     return t.unflatten(0, (n, -1)).movedim(1, axis).flatten(axis, axis + 1)
-
-
-def _pairs(t: Float[Tensor, "N G C S X"]) -> Float[Tensor, "G pairs N X"]:
-    """Σ_c t[c,s] t[c,r] for all pairs of locations s ≤ r, in the order of `_off_diagonal`."""
-    t = t.permute(1, 3, 2, 0, 4)
-    G, S, _, N, X = t.shape
-    if S > 1:
-        t = t.contiguous()
-    found = t.new_empty(G, S * (S + 1) // 2, N, X)
-    start = 0
-    for s in range(S):
-        block = found[:, start : start + S - s]
-        torch.mul(t[:, s : s + 1, 0], t[:, s:, 0], out=block)
-        for c in range(1, t.shape[2]):
-            block.addcmul_(t[:, s : s + 1, c], t[:, s:, c])
-        start += S - s
-    return found
-
-
-def _off_diagonal(S: int) -> tuple[slice, list[int]]:
-    """Where `_pairs` has s < r."""
-    places: list[int] = []
-    start = 0
-    for s in range(S):
-        places += range(start + 1, start + S - s)
-        start += S - s
-    return slice(None), places
-
-
-def _to_shape(matrix: Float[Tensor, "*lead G O I"], shape: torch.Size, order: tuple[int, ...]) -> Tensor:
-    """Matrix form → the weight's own shape. A group is a stretch of the weight's first axis."""
-    *lead, G = matrix.shape[:-2]
-    group = (shape[0] // G, *shape[1:])
-    back = sorted(range(len(order)), key=lambda i: order[i])
-    t = matrix.reshape(*lead, G, *(group[i] for i in order))
-    return t.permute(*range(len(lead) + 1), *(len(lead) + 1 + i for i in back)).reshape(*lead, *shape)

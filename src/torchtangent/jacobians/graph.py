@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
@@ -57,6 +58,17 @@ class Graph:
         known = {t.data_ptr() for t in without}
         saved = {t.data_ptr(): t.nbytes for node in self.nodes for t in _saved_by(node)}
         return sum(size for address, size in saved.items() if address not in known)
+
+
+def shape_of(node: Any) -> torch.Size:
+    """Of a node's only result."""
+    (only,) = node._input_metadata
+    return torch.Size(only.shape)
+
+
+def signed(number: int) -> int:
+    """Nodes show negative numbers as those of an unsigned type."""
+    return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def _saved_by(node: Node) -> Iterator[Tensor]:

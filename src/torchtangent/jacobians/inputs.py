@@ -34,7 +34,12 @@ def map_leaves(f: Callable[[Tensor], Any], x: Inputs) -> Any:
 
 def versions(tensors: Iterable[Tensor]) -> list[tuple[int, int]]:
     """Where tensors are and how often they were written to: unequal if they were changed in between."""
-    return [(0 if t.is_inference() else t._version, t.data_ptr()) for t in tensors]
+    return [(version_of(t), t.data_ptr()) for t in tensors]
+
+
+def version_of(t: Tensor) -> int:
+    """How often a tensor was written to."""
+    return 0 if t.is_inference() else t._version
 
 
 def wide(t: Tensor) -> Tensor:

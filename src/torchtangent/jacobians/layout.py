@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from torchtangent.jacobians.graph import Graph
+from torchtangent.jacobians.graph import Graph, signed
 
 Shape = Sequence[int]
 Rule = Callable[[Any, int, int, Shape, Shape], int | None]
@@ -46,6 +46,17 @@ def find_strides(f: Tensor, graph: Graph) -> dict[tuple[Node, int], int]:
             if users[before] == 0:
                 ready.append(before)
     return found
+
+
+def inner_axis(stride: int, size: int, rows: int, n: int) -> bool | None:
+    """Are n samples, with a stride in a tensor of a size, the inner axis of its rows? None: neither that nor the outer.
+
+    >>> inner_axis(5, 60, rows=12, n=3), inner_axis(20, 60, rows=12, n=3), inner_axis(10, 60, rows=12, n=3)
+    (True, False, None)
+    """
+    if n == 1 or stride * n == size:
+        return False
+    return True if stride * rows == size else None
 
 
 def _step(rule: Rule | None, node: Node, argument: int, before: Shape, after: Shape, stride: int, n: int) -> int:
@@ -153,11 +164,11 @@ def _stack(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> 
 
 
 def _moved(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int:
-    return _signed(node._saved_dims[axis]) % len(before)
+    return signed(node._saved_dims[axis]) % len(before)
 
 
 def _swapped(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int:
-    a, b = (_signed(axis) % len(before) for axis in (node._saved_dim0, node._saved_dim1))
+    a, b = (signed(axis) % len(before) for axis in (node._saved_dim0, node._saved_dim1))
     return {a: b, b: a}.get(axis, axis)
 
 
@@ -174,12 +185,7 @@ def _axes(node: Any, dims: int) -> set[int]:
     """What a node was told to work along; without any it is all."""
     saved = node._saved_dims if hasattr(node, "_saved_dims") else node._saved_dim
     given = saved if isinstance(saved, tuple) else () if saved is None else (saved,)
-    return {_signed(axis) % dims for axis in given} or set(range(dims))
-
-
-def _signed(number: int) -> int:
-    """Nodes show negative numbers as those of an unsigned type."""
-    return number - (1 << 64) if number >= 1 << 63 else number
+    return {signed(axis) % dims for axis in given} or set(range(dims))
 
 
 def _named(rule: Rule, names: str, numbers: Sequence[int] = (0,)) -> dict[str, Rule]:

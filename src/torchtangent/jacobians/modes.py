@@ -14,6 +14,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torchtangent.jacobians.call import Network, pull_back
 from torchtangent.jacobians.inputs import Inputs
 from torchtangent.notice import listed, warn
+from torchtangent.operators.autocast import no_autocast
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -49,7 +50,7 @@ def in_eval(model: nn.Module, names: Set[str]) -> Iterator[None]:
             module.training = False
         for p, _ in flags:
             p.requires_grad_(True)  # one that was frozen meanwhile still counts
-        with torch.autocast(flags[0][0].device.type, enabled=False):
+        with no_autocast():
             yield
     finally:
         for module, training in modes:

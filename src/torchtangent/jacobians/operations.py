@@ -1,23 +1,25 @@
-"""Operations of autograd's graph that a parameter takes part in, and how its Jacobian is made of what they saved.
+"""Operations of autograd's graph that a parameter takes part in.
 
-One function for each kind of node that is known, under its name in autograd; views of a parameter, copies of them and
-products with a number are followed.
+The kinds of nodes that are known are in nodes.py; views of a parameter, copies of them and products with a number are
+followed.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import Node
 
-from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer, Scale, outer
-from torchtangent.jacobians.graph import Graph
+from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer, Scale
+from torchtangent.jacobians.graph import Graph, shape_of, signed
+from torchtangent.jacobians.nodes import ROLES, VIEWS, Role
+from torchtangent.jacobians.rows import outward
 from torchtangent.jacobians.rules import NoRule
 
 
@@ -27,12 +29,12 @@ class Operation:
 
     rows: int
     width: int
-    parts: dict[str, Part]
+    roles: dict[str, Role]
 
     def filled(self, node: Any) -> Operation:
         """The same with what its node saved. A checkpoint computes that again, so only a backward pass should ask."""
-        parts = {k: replace(part, x=part.read(node).detach()) if part.read else part for k, part in self.parts.items()}
-        return replace(self, parts=parts)
+        roles = {k: replace(role, x=role.read(node).detach()) if role.read else role for k, role in self.roles.items()}
+        return replace(self, roles=roles)
 
     def by_row(self, d: Float[Tensor, "y0 C *y"]) -> Float[Tensor, "rows C K"]:
         """Cotangents of the output, row by row."""
@@ -45,39 +47,11 @@ class Operation:
         rows = self.by_row(d)
         rows = (outward(rows, n) if inner else rows).unsqueeze(2)
         found = {}
-        for name, part in self.parts.items():
-            x = part.by_row(self.rows, d.dtype)
-            jacobian = part.make(outward(x, n) if inner and x is not None else x, rows)
-            found[name] = (jacobian if part.factor == 1 else _times(jacobian, part.factor)).regroup(n)
+        for name, role in self.roles.items():
+            x = role.by_row(self.rows, d.dtype)
+            jacobian = role.make(outward(x, n) if inner and x is not None else x, rows)
+            found[name] = (jacobian if role.factor == 1 else _times(jacobian, role.factor)).regroup(n)
         return found
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """One parameter in an operation whose output is rows of a width.
-
-    Args:
-        make: x of each row and d, (rows, C, 1, width), to the Jacobian of the rows.
-        width: Of a row.
-        read: From the operation's node to what the parameter meets, if it matters.
-        axes: How many of its last axes belong to a row.
-        x: What was read.
-        factor: A number that the parameter was multiplied by before.
-    """
-
-    make: Callable[[Any, Tensor], LayerJacobian]
-    width: int
-    read: Callable[[Any], Tensor] | None = None
-    axes: int = 1
-    x: Tensor | None = None
-    factor: float = 1.0
-
-    def by_row(self, rows: int, dtype: torch.dtype) -> Tensor | None:
-        """What each row meets; numbers, but not indices, in the format of the cotangents."""
-        if self.x is None:
-            return None
-        x = self.x.reshape(rows, *self.x.shape[self.x.dim() - self.axes :])
-        return x.to(dtype) if self.axes else x
 
 
 def find_operations(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[tuple[Node, Operation]], set[str]]:
@@ -85,28 +59,28 @@ def find_operations(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[tu
 
     An operation may be there twice, once for each width of what it does.
     """
-    found: dict[tuple[Node, int], dict[str, Part]] = defaultdict(dict)
+    found: dict[tuple[Node, int], dict[str, Role]] = defaultdict(dict)
     unknown = set()
     for name, p in params.items():
         stand_in = torch.empty(p.shape, device="meta")  # as good as p itself, to see what a view of it is
         try:
-            parts = list(_parts(graph, id(p), [stand_in], p.shape))
-            if len({node for node, _ in parts}) < len(parts):
+            roles = list(_roles(graph, id(p), [stand_in], p.shape))
+            if len({node for node, _ in roles}) < len(roles):
                 raise NoRule("twice in one operation")
-            if any(not shape_of(node) for node, _ in parts):
+            if any(not shape_of(node) for node, _ in roles):
                 raise NoRule("its result is one number for all samples")
         except (NoRule, RuntimeError, AttributeError, ZeroDivisionError):  # also: what was saved has another name
             unknown.add(name)
             continue
-        for node, part in parts:
-            found[node, part.width][name] = part
-    each = ((node, width, parts) for (node, width), parts in found.items())
-    return [(node, Operation(shape_of(node).numel() // width, width, parts)) for node, width, parts in each], unknown
+        for node, role in roles:
+            found[node, role.width][name] = role
+    each = ((node, width, roles) for (node, width), roles in found.items())
+    return [(node, Operation(shape_of(node).numel() // width, width, roles)) for node, width, roles in each], unknown
 
 
-def _parts(
+def _roles(
     graph: Graph, key: Node | int, views: list[Tensor], shape: torch.Size, factor: float = 1.0
-) -> Iterator[tuple[Node, Part]]:
+) -> Iterator[tuple[Node, Role]]:
     """The operations behind a parameter, also behind views of it; `views`, times `factor`, are the results of `key`."""
     for node, argument, result in graph.users[key]:
         kind, view = type(node).__name__, views[result]
@@ -114,12 +88,12 @@ def _parts(
             raise NoRule("empty")
         number = _number(node, argument, view)
         if number is not None:
-            yield from _parts(graph, node, [view], shape, factor * number)
-        elif kind in _VIEWS:
-            yield from _parts(graph, node, _VIEWS[kind](node, view), shape, factor)
-        elif kind in _OPERATIONS:
-            part = replace(_OPERATIONS[kind](node, argument, view, shape), factor=factor)
-            yield _product_before(graph, node, argument) or node, part
+            yield from _roles(graph, node, [view], shape, factor * number)
+        elif kind in VIEWS:
+            yield from _roles(graph, node, VIEWS[kind](node, view), shape, factor)
+        elif kind in ROLES:
+            role = replace(ROLES[kind](node, argument, view, shape), factor=factor)
+            yield _product_before(graph, node, argument) or node, role
         else:
             raise NoRule(kind)
 
@@ -166,170 +140,5 @@ def _keeps_order(node: Any) -> bool:
     if type(node).__name__ != "PermuteBackward0":
         return type(node).__name__ in ("ViewBackward0", "UnsafeViewBackward0")
     shape = shape_of(node)
-    moved = [_signed(axis) % len(shape) for axis, size in zip(node._saved_dims, shape, strict=True) if size > 1]
+    moved = [signed(axis) % len(shape) for axis, size in zip(node._saved_dims, shape, strict=True) if size > 1]
     return moved == sorted(moved)
-
-
-def _mm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
-    """y = x W."""
-    if argument != 1:
-        raise NoRule("a weight on the left")
-    return _matrix(lambda node: node._saved_self, view, shape)
-
-
-def _bmm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
-    """y = x W as a batch of one product, which is what einsum makes of it."""
-    if argument != 1 or len(view) != 1:
-        raise NoRule("a weight on the left, or many")
-    return _matrix(lambda node: node._saved_self, view[0], shape)
-
-
-def _addmm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
-    """y = b + x W."""
-    if argument == 1 or node._saved_alpha != 1 or node._saved_beta != 1:
-        raise NoRule("a weight on the left, or multiplied")
-    if argument == 0:
-        return _shift(node, argument, view, shape)
-    return _matrix(lambda node: node._saved_mat1, view, shape)
-
-
-def _matrix(read: Callable[[Any], Tensor], view: Tensor, shape: torch.Size) -> Part:
-    """The view, (I, O), is the transposed weight, some of its rows, or the weight itself."""
-    start, outputs = int(view.storage_offset()), view.shape[1]
-    if len(shape) == 2 and _has_strides(view, (1, shape[1])) and view.shape[0] == shape[1] and start % shape[1] == 0:
-        rows = start // shape[1]
-
-        def make(x: Tensor, d: Tensor) -> Outer:
-            return replace(outer(x.unsqueeze(1), _padded(d, rows, shape[0]), shape), starts=(rows,))
-
-    elif view.shape == shape and view.is_contiguous():
-
-        def make(x: Tensor, d: Tensor) -> Outer:
-            return replace(outer(x.unsqueeze(1), d, shape), order=(1, 0))
-
-    else:
-        raise NoRule("not a matrix")
-    return Part(make, outputs, read)
-
-
-def _has_strides(view: Tensor, strides: tuple[int, ...]) -> bool:
-    """An axis of one entry may have any."""
-    return all(size == 1 or a == b for size, a, b in zip(view.shape, view.stride(), strides, strict=True))
-
-
-def _add(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
-    if argument == 1 and node._saved_alpha != 1:
-        raise NoRule("multiplied")
-    return _shift(node, argument, view, shape)
-
-
-def _shift(node: Any, _: int, view: Tensor, shape: torch.Size) -> Part:
-    """y = x + b, with b the same in every row; or b repeated."""
-    own, start = _tail(node, view), int(view.storage_offset())
-
-    def make(x: None, d: Tensor) -> Scale:
-        return Scale(None, _padded(d, start, shape.numel()), shape, starts=(start,))
-
-    return Part(make, own.numel())
-
-
-def _mul(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Part:
-    """y = x ∘ w, with w the same in every row."""
-    own, start, size = _tail(node, view), int(view.storage_offset()), shape.numel()
-
-    def read(node: Any) -> Tensor:
-        other = node._saved_other if argument == 0 else node._saved_self
-        return other.expand(shape_of(node)).reshape(-1, own.numel())
-
-    def make(x: Tensor, d: Tensor) -> Scale:
-        return Scale(_padded(x, start, size).unsqueeze(1), _padded(d, start, size), shape)
-
-    return Part(make, own.numel(), read)
-
-
-def _embedding(node: Any, _: int, view: Tensor, shape: torch.Size) -> Part:
-    """Rows of a table."""
-    if view.shape != shape or not view.is_contiguous() or node._saved_scale_grad_by_freq:
-        raise NoRule("not a table")
-    padding = _signed(node._saved_padding_idx)
-
-    def make(index: Tensor, d: Tensor) -> Lookup:
-        kept = (index != padding)[:, None, None, None]
-        return Lookup(index.unsqueeze(1), d * kept, shape, padding if padding >= 0 else None)
-
-    return Part(make, shape[1], lambda node: node._saved_indices, axes=0)
-
-
-_OPERATIONS: dict[str, Callable[[Any, int, Tensor, torch.Size], Part]] = {
-    "MmBackward0": _mm,
-    "BmmBackward0": _bmm,
-    "AddmmBackward0": _addmm,
-    "AddBackward0": _add,
-    "ExpandBackward0": _shift,
-    "RepeatBackward0": _shift,
-    "MulBackward0": _mul,
-    "EmbeddingBackward0": _embedding,
-}
-
-_VIEWS: dict[str, Callable[[Any, Tensor], list[Tensor]]] = {
-    "AliasBackward0": lambda node, t: [t],
-    "CloneBackward0": lambda node, t: [t],
-    "ToCopyBackward0": lambda node, t: [_cast(node, t)],
-    "TBackward0": lambda node, t: [t.t()],
-    "TransposeBackward0": lambda node, t: [t.transpose(_signed(node._saved_dim0), _signed(node._saved_dim1))],
-    "PermuteBackward0": lambda node, t: [t.permute([_signed(axis) for axis in node._saved_dims])],
-    "ViewBackward0": lambda node, t: [t.view(shape_of(node))],
-    "ReshapeAliasBackward0": lambda node, t: [t.view(shape_of(node))],
-    "UnsafeViewBackward0": lambda node, t: [t.view(shape_of(node))],
-    "UnsqueezeBackward0": lambda node, t: [t.view(shape_of(node))],
-    "SelectBackward0": lambda node, t: [t.select(_signed(node._saved_dim), _signed(node._saved_index))],
-    "SliceBackward0": lambda node, t: [_sliced(node, t)],
-    "SplitBackward0": lambda node, t: list(t.split(node._saved_split_size, _signed(node._saved_dim))),
-    "SplitWithSizesBackward0": lambda node, t: list(t.split(list(node._saved_split_sizes), _signed(node._saved_dim))),
-}
-
-
-def _cast(node: Any, t: Tensor) -> Tensor:
-    """In another format, as under autocast."""
-    here, before = node._input_metadata[0], node.next_functions[0][0]._input_metadata[0]
-    if here.device != before.device:
-        raise NoRule("copied to another device")
-    return t
-
-
-def _sliced(node: Any, t: Tensor) -> Tensor:
-    axis, size = _signed(node._saved_dim), t.dim()
-    where = slice(_signed(node._saved_start), _signed(node._saved_end), node._saved_step)
-    return t[tuple(where if i == axis % size else slice(None) for i in range(size))]
-
-
-def _tail(node: Any, view: Tensor) -> torch.Size:
-    """The last axes of an operation's output, which are the view's own; it is the same for all others."""
-    own = view.squeeze() if view.numel() == 1 else view
-    while own.dim() and own.shape[0] == 1:
-        own = own[0]
-    shape = shape_of(node)
-    if not own.is_contiguous() or own.shape != shape[len(shape) - own.dim() :]:
-        raise NoRule("not the same in every row")
-    return own.shape
-
-
-def _padded(t: Tensor, start: int, size: int) -> Tensor:
-    """The last axis as a part of a longer one."""
-    return t if t.shape[-1] == size else nn.functional.pad(t, (start, size - start - t.shape[-1]))
-
-
-def outward(t: Tensor, n: int) -> Tensor:
-    """Rows of which every n-th is a sample's, sample by sample."""
-    return t.unflatten(0, (-1, n)).transpose(0, 1).flatten(0, 1)
-
-
-def shape_of(node: Any) -> torch.Size:
-    """Of a node's only result."""
-    (only,) = node._input_metadata
-    return torch.Size(only.shape)
-
-
-def _signed(number: int) -> int:
-    """Nodes show negative numbers as those of an unsigned type."""
-    return number - (1 << 64) if number >= 1 << 63 else number

@@ -56,6 +56,11 @@ class Told:
         return not fits[0] if any(fits) else None
 
 
+def outward(t: Tensor, n: int) -> Tensor:
+    """Rows of which every n-th is a sample's, sample by sample."""
+    return t.unflatten(0, (-1, n)).transpose(0, 1).flatten(0, 1)
+
+
 def _fits(
     base: Float[Tensor, "rows width"],
     d: Float[Tensor, "rows K width"],

@@ -19,6 +19,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer, Scale, outer
+from torchtangent.jacobians.matrices import transposed_order
 from torchtangent.jacobians.patches import Patches
 
 Rule = Callable[..., dict[str, LayerJacobian]]
@@ -71,7 +72,7 @@ def conv(module: _ConvNd, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
 def conv_transpose(module: _ConvTransposeNd, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
     """y[s] = W a[s] + b where a[s] holds the inputs that reach s, one for each channel and tap."""
     _require_batched(module, x)
-    order = (1, 0, *range(2, module.weight.dim()))
+    order = transposed_order(module.weight.dim())
     return _convolution(module, x, d, partial(_spread, module=module, size=d.shape[3:]), order)
 
 

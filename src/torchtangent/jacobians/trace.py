@@ -26,6 +26,7 @@ from torchtangent.jacobians.factors import Dense, LayerJacobian, Outer, Scale, m
 from torchtangent.jacobians.graph import Graph
 from torchtangent.jacobians.inputs import Inputs, wide
 from torchtangent.jacobians.layout import find_strides
+from torchtangent.jacobians.matrices import transposed_order
 from torchtangent.jacobians.rows import Told
 from torchtangent.jacobians.rules import NoRule
 from torchtangent.jacobians.uses import LayerUse, Use, read_graph
@@ -231,4 +232,4 @@ def _orient(found: dict[str, LayerJacobian], capture: Capture) -> None:
         name = names.get(id(module._parameters.get("weight")), "")
         layer = found.get(name)
         if isinstance(module, _ConvTransposeNd) and isinstance(layer, Dense):
-            found[name] = replace(layer, groups=module.groups, order=(1, 0, *range(2, len(layer.shape))))
+            found[name] = replace(layer, groups=module.groups, order=transposed_order(len(layer.shape)))

@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.graph import Graph
+from torchtangent.jacobians.graph import Graph, shape_of
 from torchtangent.jacobians.inputs import wide
-from torchtangent.jacobians.operations import Operation, find_operations, outward, shape_of
+from torchtangent.jacobians.layout import inner_axis
+from torchtangent.jacobians.operations import Operation, find_operations
+from torchtangent.jacobians.rows import outward
 from torchtangent.jacobians.rules import RULES, NoRule, row_axes
 
 
@@ -43,16 +45,13 @@ class Use(ABC):
         """What it is a use of."""
 
     @property
+    @abstractmethod
     def rows(self) -> int:
         """How many times its parameters are used, all samples together."""
-        return self.shape[0]
 
     def inner(self, stride: int, n: int) -> bool | None:
         """Are n samples, with a stride in the output, the inner axis of the rows? None: neither that nor the outer."""
-        size = self.shape.numel()
-        if n == 1 or stride * n == size:
-            return False
-        return True if stride * self.rows == size else None
+        return inner_axis(stride, self.shape.numel(), self.rows, n)
 
     @abstractmethod
     def by_row(self, d: Float[Tensor, "y0 C *y"]) -> Float[Tensor, "rows C K"]:
@@ -128,7 +127,7 @@ class GraphUse(Use):
 
     @property
     def params(self) -> tuple[str, ...]:
-        return tuple(self.of.parts)
+        return tuple(self.of.roles)
 
     @property
     def key(self) -> object:
@@ -153,10 +152,10 @@ def read_graph(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[GraphUs
         try:
             filled.append((node, operation.filled(node)))
         except (RuntimeError, AttributeError):  # what was saved was overwritten, or has another name
-            unknown.update(operation.parts)
+            unknown.update(operation.roles)
     uses = []
     for node, operation in filled:
-        known = replace(operation, parts={k: part for k, part in operation.parts.items() if k not in unknown})
-        x = next((part.x for part in known.parts.values() if part.x is not None), torch.empty(0, device="cpu"))
+        known = replace(operation, roles={k: role for k, role in operation.roles.items() if k not in unknown})
+        x = next((role.x for role in known.roles.values() if role.x is not None), torch.empty(0, device="cpu"))
         uses.append(GraphUse(x, GradientEdge(node, 0), shape_of(node), known))
     return [use for use in uses if use.params], unknown

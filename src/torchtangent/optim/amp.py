@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+from torchtangent.jacobians.inputs import wide
 
 
 class Scales(NamedTuple):
@@ -20,8 +21,7 @@ class Scales(NamedTuple):
 
     def readable(self, grad: Tensor) -> Tensor:
         """A gradient without the scale, dense, never below float32."""
-        grad = grad.to_dense() if grad.is_sparse else grad
-        grad = grad.float() if grad.dtype in (torch.float16, torch.bfloat16) else grad
+        grad = wide(grad.to_dense() if grad.is_sparse else grad)
         return grad if self.gradients is None else grad / self.gradients.to(grad.device)
 
 

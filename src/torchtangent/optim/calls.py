@@ -14,7 +14,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from torchtangent.jacobians.graph import Graph
 from torchtangent.jacobians.layout import find_strides
-from torchtangent.optim.uses import Batch, Stride
+from torchtangent.optim.recorded import Batch, Stride
 
 
 class Calls:

@@ -30,7 +30,7 @@ class Channels(Layer):
     taps: int
 
     @property
-    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+    def names(self) -> tuple[str, ...]:
         return self.weight.names
 
     def rule(self, chosen: str) -> str:
@@ -95,6 +95,9 @@ class Channels(Layer):
         if self.weight.bias is None:
             return matrix.flatten(1)
         return torch.cat([matrix[:, :, :-1].flatten(1), matrix[:, :, -1]], 1)
+
+    def alone(self, alpha: Float[Tensor, "G 1"]) -> dict[str, Tensor]:
+        return {} if self.weight.bias is None else {"alone": 1 / (1 + alpha)}  # the bias: its factor is the number 1
 
     def explain(self, kind: str) -> dict[str, str]:
         return self.weight.explain(kind, ", taps uncorrelated")

@@ -14,6 +14,7 @@ from torch import Tensor
 from torchtangent.notice import warn
 from torchtangent.operators.product import product
 from torchtangent.operators.symmetric import eigh
+from torchtangent.optim.layer import Layer
 
 Found = TypeVar("Found")
 _TRIES = 5
@@ -45,6 +46,20 @@ def side_by_side(tasks: Mapping[str, Callable[[], dict[str, Tensor]]], device: t
 def _load(device: torch.device) -> None:
     """Have torch load its library of decompositions, which it does when it needs it, but not from several threads."""
     torch.linalg.eigh(torch.eye(2, device=device))
+
+
+def eigenbases(layer: Layer, B: Float[Tensor, "G _ O"], A: Float[Tensor, "G _ I"]) -> dict[str, Tensor]:
+    """The eigendecomposition of a layer's B ⊗ A.
+
+    Returns:
+        The eigenvectors of B ("left") and A ("right"), their eigenvalues by the "rows" and "columns" of the layer's
+        matrices, and the products of these ("values"), arranged as it suits the layer.
+    """
+    rows, left = eigenbasis(B, f"cotangents of {layer.key}")
+    columns, right = eigenbasis(A, f"inputs of {layer.key}")
+    columns = layer.columns(columns)
+    values = layer.arrange(rows.unsqueeze(2) * columns.unsqueeze(1))
+    return {"left": left, "right": right, "rows": rows, "columns": columns, "values": values}
 
 
 def eigenbasis(M: Float[Tensor, "G _ n"], what: str) -> tuple[Float[Tensor, "G n"], Float[Tensor, "G n n"]]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchtangent.curvature.cotangents import check_choice
 from torchtangent.optim.damping import DAMPINGS, Adaptive, shift
-from torchtangent.optim.decompose import eigenbasis
+from torchtangent.optim.decompose import eigenbases
 from torchtangent.optim.layer import Layer
 from torchtangent.optim.method import Method, State, Task
 from torchtangent.optim.options import Options
@@ -139,11 +139,7 @@ class Scalings(Method):
         }
 
     def decompose(self, layer: Layer, B: Tensor, A: Tensor, damping: float) -> State:
-        rows, left = eigenbasis(B, f"cotangents of {layer.key}")
-        columns, right = eigenbasis(A, f"inputs of {layer.key}")
-        columns = layer.columns(columns)
-        values = layer.arrange(rows.unsqueeze(2) * columns.unsqueeze(1))
-        return {"left": left, "right": right, "rows": rows, "columns": columns, "values": values}
+        return eigenbases(layer, B, A)
 
     def solve(self, tasks: Sequence[Task], n: int) -> list[tuple[dict[str, Tensor], State]]:
         bases = [(task.state["left"], task.state["right"]) for task in tasks]

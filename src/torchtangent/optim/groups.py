@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from torch import nn
@@ -19,6 +19,11 @@ def as_groups(model: nn.Module, params: Any) -> list[dict[str, Any]]:
     if found and all(isinstance(p, str) for p in found):
         return [{"params": list(select(model, found).values())}]
     return found if found and isinstance(found[0], dict) else [{"params": found}]
+
+
+def by_name(groups: Iterable[dict[str, Any]], names: Mapping[int, str]) -> dict[str, dict[str, Any]]:
+    """The group of each parameter, which `names` (id → name) knows."""
+    return {names[id(p)]: group for group in groups for p in group["params"]}
 
 
 def check_group(group: Mapping[str, Any], names: Mapping[int, str], shared: Collection[str]) -> None:

@@ -9,9 +9,8 @@ from typing import Any, Unpack, final
 from torch import Tensor, nn
 
 from torchtangent.curvature.cotangents import check_choice
-from torchtangent.optim.channels import Channels
 from torchtangent.optim.damping import DAMPINGS, Adaptive, shares
-from torchtangent.optim.decompose import eigenbasis, inverse
+from torchtangent.optim.decompose import eigenbases, inverse
 from torchtangent.optim.layer import Layer
 from torchtangent.optim.method import Method, State, Task
 from torchtangent.optim.options import Options
@@ -84,20 +83,15 @@ class Inverses(Method):
         return {"damping_rule": self.rule}
 
     def decompose(self, layer: Layer, B: Tensor, A: Tensor, damping: float) -> State:
-        cotangents, inputs = f"cotangents of {layer.key}", f"inputs of {layer.key}"
         rule = layer.rule(self.rule)
         if rule == "single":
-            rows, left = eigenbasis(B, cotangents)
-            columns, right = eigenbasis(A, inputs)
-            values = layer.arrange(rows.unsqueeze(2) * layer.columns(columns).unsqueeze(1))
-            return {"left": left, "right": right, "values": values}
+            found = eigenbases(layer, B, A)
+            return {key: found[key] for key in ("left", "right", "values")}
         # Means of the diagonals are all that the rules need of the eigenvalues.
         rows, columns = B.diagonal(dim1=1, dim2=2), layer.columns(A.diagonal(dim1=1, dim2=2))
         beta, alpha = shares(rule, damping, rows, columns)
-        state = {"left": inverse(B, beta, cotangents), "right": inverse(A, alpha, inputs)}
-        if isinstance(layer, Channels) and layer.weight.bias is not None:
-            state["alone"] = 1 / (1 + alpha)  # the bias: its input factor is the number 1
-        return state
+        left, right = inverse(B, beta, f"cotangents of {layer.key}"), inverse(A, alpha, f"inputs of {layer.key}")
+        return {"left": left, "right": right, **layer.alone(alpha)}
 
     def solve(self, tasks: Sequence[Task], n: int) -> list[tuple[dict[str, Tensor], State]]:
         return [(self._solved(task), task.state) for task in tasks]

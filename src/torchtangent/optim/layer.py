@@ -13,19 +13,19 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from torchtangent.jacobians.factors import LayerJacobian
+from torchtangent.jacobians.matrices import as_matrices, as_weight, transposed_order
 
 Parts = Mapping[str, Tensor]
 Passes = Sequence[Mapping[str, LayerJacobian]]  # per-sample gradients by parameter, for each backward pass
 
 
 class Layer(ABC):
-    """Parameters whose block of F is (nearly) B ⊗ A: the Kronecker product of two second moments.
+    """Parameters whose block of F is (nearly) B ⊗ A: the Kronecker product of two second moments."""
 
-    Attributes:
-        names: The parameters. The state of the block is kept with the first.
-    """
-
-    names: tuple[str, ...]
+    @property
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """The parameters. The state of the block is kept with the first."""
 
     @property
     def key(self) -> str:
@@ -90,6 +90,10 @@ class Layer(ABC):
     def arrange(self, matrix: Float[Tensor, "G O J"]) -> Float[Tensor, "G *OJ"]:
         """A number for each row and column, arranged like those of `rotate`."""
 
+    def alone(self, alpha: Float[Tensor, "G 1"]) -> dict[str, Tensor]:
+        """What is to be kept beside (A + α)⁻¹ where A leaves out a column that stands alone."""
+        return {}
+
     @abstractmethod
     def explain(self, kind: str) -> dict[str, str]:
         """What is said of each parameter, if layers with two factors are of a `kind`."""
@@ -116,9 +120,8 @@ class Weight:
     @classmethod
     def of(cls, module: nn.Module, shape: torch.Size, name: str, bias: str | None) -> Weight:
         """A weight of a Linear layer, a convolution or attention."""
-        order = tuple(range(len(shape)))
-        if isinstance(module, _ConvTransposeNd):
-            order = (1, 0, *order[2:])
+        dims = len(shape)
+        order = transposed_order(dims) if isinstance(module, _ConvTransposeNd) else tuple(range(dims))
         groups = module.groups if isinstance(module, _ConvNd) else 1
         return cls(name, bias, shape, groups, order)
 
@@ -133,24 +136,13 @@ class Weight:
         rows = group[self.order[0]]
         return rows, self.shape.numel() // (self.groups * rows)
 
-    @property
-    def _in_order(self) -> bool:
-        return self.order[0] == 0  # else it is a transposed convolution's
-
     def matrices(self, W: Tensor) -> Float[Tensor, "G O I"]:
         """The weight, or what has its shape, as matrices."""
-        if self._in_order:
-            return W.reshape(self.groups, *self.size)
-        return W.unflatten(0, (self.groups, -1)).permute(0, *(1 + i for i in self.order)).flatten(2)
+        return as_matrices(W, self.groups, self.order)
 
     def tensor(self, matrices: Float[Tensor, "G O I"]) -> Tensor:
         """The inverse of `matrices`."""
-        if self._in_order:
-            return matrices.reshape(self.shape)
-        group = (self.shape[0] // self.groups, *self.shape[1:])
-        W = matrices.reshape(self.groups, *(group[i] for i in self.order))
-        back = sorted(range(len(self.order)), key=lambda i: self.order[i])
-        return W.permute(0, *(1 + i for i in back)).reshape(self.shape)
+        return as_weight(matrices, self.shape, self.order)
 
     def explain(self, how: str, more: str = "") -> dict[str, str]:
         """Kind and size, and where the bias is."""

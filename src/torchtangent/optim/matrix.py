@@ -28,7 +28,7 @@ class Matrix(Layer):
     weight: Weight
 
     @property
-    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+    def names(self) -> tuple[str, ...]:
         return self.weight.names
 
     def rule(self, chosen: str) -> str:

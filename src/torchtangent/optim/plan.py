@@ -17,11 +17,10 @@ from torchtangent.optim.attention import MATRICES, projection_of
 from torchtangent.optim.channels import Channels
 from torchtangent.optim.layer import Layer, Weight
 from torchtangent.optim.matrix import Matrix
-from torchtangent.optim.uses import Batch
+from torchtangent.optim.recorded import Batch
 from torchtangent.optim.vector import Vector
 
 RESTS = ("block", "diagonal", "plain")
-NO_RULE = "no rule for "
 
 
 @dataclass(eq=False)
@@ -32,6 +31,7 @@ class Plan:
         layers: Parameters that get a block: weights of linear maps (with their biases), norm layers.
         diagonal: Parameters that get the diagonal of their block.
         unseen: Parameters of which no sample's gradient is known, and why.
+        ruleless: Those of them that no rule describes, and the kind of layer that they are in.
         plain: Whether these keep their gradient; else they get a diagonal that mean gradients tell.
         more: Parameters whose gradient had, when last checked, a part that their layers did not record.
         modules: The layers to record, by their path.
@@ -42,6 +42,7 @@ class Plan:
     layers: list[Layer] = field(default_factory=list)
     diagonal: list[str] = field(default_factory=list)
     unseen: dict[str, str] = field(default_factory=dict)
+    ruleless: dict[str, str] = field(default_factory=dict)
     plain: bool = False
     more: set[str] = field(default_factory=set)
     modules: dict[str, nn.Module] = field(default_factory=dict)
@@ -68,7 +69,8 @@ class Plan:
         for name, module in owner.items():
             home = plan.homes.get(name, [])
             if len(home) != places[name]:
-                plan.unseen[name] = f"{NO_RULE}{_kind(module)}"
+                plan.ruleless[name] = _kind(module)
+                plan.unseen[name] = f"no rule for {plan.ruleless[name]}"
             elif (kind := home[0][1]) in MATRICES or (kind == "weight" and isinstance(module, nn.Linear | _ConvNd)):
                 bias = names.get(id(module._parameters.get("in_proj_bias" if kind == "in_proj_weight" else "bias")))
                 joint = bias is not None and places[name] == places[bias] == 1
@@ -134,12 +136,6 @@ class Plan:
     def fallback(self) -> str:
         """What parameters get of which no sample's gradient is known."""
         return "plain gradient" if self.plain else "diagonal from mean gradients"
-
-    @property
-    def ruleless(self) -> dict[str, str]:
-        """Parameters that no rule describes, and the kind of layer that they are in."""
-        found = {name: why for name, why in self.unseen.items() if why.startswith(NO_RULE)}
-        return {name: why.removeprefix(NO_RULE) for name, why in found.items()}
 
     def _add_rest(self, owner: Mapping[str, nn.Module], places: Mapping[str, int], rest: str) -> None:
         """What is no matrix of a linear map; the parameters of one norm layer are one block."""

@@ -13,12 +13,14 @@ from torch.optim import Optimizer
 from torchtangent.jacobians.modes import unwrapped
 from torchtangent.jacobians.select import Params
 from torchtangent.notice import listed, warn
+from torchtangent.operators.autocast import no_autocast
 from torchtangent.optim.amp import Scales, scales
 from torchtangent.optim.attempt import Update, attempt
+from torchtangent.optim.closure import as_number, evaluate, evaluate_again
 from torchtangent.optim.damping import Adaptive, change
 from torchtangent.optim.directions import Step
 from torchtangent.optim.gather import gather
-from torchtangent.optim.groups import as_groups, check_group
+from torchtangent.optim.groups import as_groups, by_name, check_group
 from torchtangent.optim.method import Method, State
 from torchtangent.optim.notices import Notices, round_number
 from torchtangent.optim.options import Settings
@@ -26,9 +28,8 @@ from torchtangent.optim.plan import Plan
 from torchtangent.optim.ranks import Ranks
 from torchtangent.optim.recorder import Recorder
 from torchtangent.optim.replay import Replay
-from torchtangent.optim.resume import check_state, checked_blocks, options_of
-from torchtangent.optim.sampling import evaluate_sampled
-from torchtangent.optim.update import Slopes, move
+from torchtangent.optim.resume import Progress, options_of
+from torchtangent.optim.update import Promise, move
 
 _APART = 1_000_003  # seeds of two ranks
 
@@ -73,12 +74,10 @@ class Preconditioned(Optimizer):
         self.recorder, self.plan, self.notices = Recorder(), Plan(), Notices()
         self._replay = Replay()
         self._blocks: dict[str, tuple[str, ...]] = {}  # the parameters of each block that ever was
-        self._last: tuple[Slopes, Tensor | None] | None = None  # the last step, and by what it was shortened
-        self._unit = 1.0  # by which the ranks' losses are multiplied to be the mean over all samples
+        self._promise: Promise | None = None  # of the last step, if it was taken
         self._rates: list[float] = []  # of the groups, in the last step
         self._due: frozenset[str] = frozenset()  # blocks to decompose when samples next go through them
         self._thin: frozenset[str] = frozenset()  # blocks whose samples make less work than their gradient
-        self._idle = False  # whether it was said that there are no gradients
         self._ready = False
         start = damping.start if isinstance(damping, Adaptive) else damping
         defaults = {"lr": lr, "damping": start, "momentum": momentum, "weight_decay": weight_decay}
@@ -135,35 +134,33 @@ class Preconditioned(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next steps depend on besides parameters and data, with the options to be made with."""
-        progress = {
-            "kind": self.method.kind,
-            "options": options_of(self.settings, self.method, self.adaptive),
-            "steps": self.steps,
-            "skipped": self.skipped,
-            "clipped": self.clipped,
-            "unseen": dict(self.plan.unseen),
-            "thin": sorted(self._thin),
-            "due": sorted(self._due),
-            "rates": list(self._rates),
-            "blocks": {key: list(names) for key, names in self._blocks.items() if self._state_of(key)},
-        }
-        return {**super().state_dict(), "progress": progress}
+        progress = Progress(
+            kind=self.method.kind,
+            options=options_of(self.settings, self.method, self.adaptive),
+            steps=self.steps,
+            skipped=self.skipped,
+            clipped=self.clipped,
+            unseen=dict(self.plan.unseen),
+            thin=sorted(self._thin),
+            due=sorted(self._due),
+            rates=list(self._rates),
+            blocks={key: list(names) for key, names in self._blocks.items() if self._state_of(key)},
+        )
+        return {**super().state_dict(), "progress": vars(progress)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken, with an optimizer that was made alike."""
         self._follow()
         options = options_of(self.settings, self.method, self.adaptive)
-        progress = check_state(self.method.kind, state_dict, options)
-        blocks = checked_blocks(progress["blocks"], self._blocks)
+        progress = Progress.of(state_dict, self.method.kind, options)
+        progress.check_blocks(self._blocks)
         super().load_state_dict(state_dict)
-        self._blocks.update(blocks)
-        self.steps, self.skipped, self._last = progress["steps"], progress["skipped"], None
-        self._clipped = progress.get("clipped", 0)
-        self._thin = frozenset(progress.get("thin", ()))
-        self._due = frozenset(progress.get("due", ()))
-        self._rates = list(progress.get("rates", ()))
-        self.plan.keep_unseen(progress["unseen"])
-        self._group = {self.names[id(p)]: group for group in self.param_groups for p in group["params"]}
+        self._blocks.update({key: tuple(names) for key, names in progress.blocks.items()})
+        self.steps, self.skipped, self._clipped = progress.steps, progress.skipped, progress.clipped
+        self._thin, self._due, self._rates = frozenset(progress.thin), frozenset(progress.due), list(progress.rates)
+        self._promise = None
+        self.plan.keep_unseen(progress.unseen)
+        self._group = by_name(self.param_groups, self.names)
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
         for key, p in zip(keys, params, strict=True):  # torch rounds states to the dtype of the parameter
@@ -185,17 +182,17 @@ class Preconditioned(Optimizer):
             raise RuntimeError(f"This {self.method.kind} was closed: its hooks are gone. Make a new one.")
         if self.adaptive is not None and closure is None:
             raise ValueError("damping=Adaptive(...) compares the loss before and after a step: call step(closure).")
-        device = next(iter(self._chosen.values())).device.type
         with scales(self, self.settings.scaler) as amp:
-            loss = self._evaluate(closure)
-            with torch.no_grad(), torch.autocast(device, enabled=False):
+            seed = self.settings.seed + self.steps + self.skipped + self.ranks.rank * _APART
+            loss = evaluate(closure, self.recorder, self._params, self.settings, seed)
+            with torch.no_grad(), no_autocast():
                 moved = self._step(loss, amp)
                 self.recorder.clear(done=True)
                 self._follow()
                 self._schedule()
             if moved and closure is not None and self.adaptive is not None and self.steps % self.adaptive.every == 0:
-                after = self._evaluate_again(closure)
-                self._multiply_damping(self.adaptive.change(self._ratio(_number(loss), after)))
+                after = evaluate_again(closure, self.recorder, self.model, self.settings)
+                self._multiply_damping(self.adaptive.change(self._ratio(as_number(loss), after)))
         return loss
 
     def adapt(self, before: float, after: float, omega: float = 0.95) -> float:
@@ -203,7 +200,7 @@ class Preconditioned(Optimizer):
 
         ρ compares the loss on one batch before and after the step with its quadratic model; see `Adaptive`.
         """
-        if self._last is None:
+        if self._promise is None:
             raise RuntimeError("adapt() compares the loss before and after a step: call it after step().")
         ratio = self._ratio(before, after)
         self._multiply_damping(change(ratio, omega))
@@ -215,7 +212,7 @@ class Preconditioned(Optimizer):
         """Plan, hooks and schedule for the parameters of all groups that are not frozen."""
         chosen = {id(p) for group in self.param_groups for p in group["params"]}
         self._chosen = {name: p for name, p in self.model.named_parameters() if id(p) in chosen}
-        self._group = {self.names[id(p)]: group for group in self.param_groups for p in group["params"]}
+        self._group = by_name(self.param_groups, self.names)
         self._params = {name: p for name, p in self._chosen.items() if p.requires_grad}
         names, unseen = {id(p): name for name, p in self._params.items()}, self.plan.unseen
         self.plan = Plan.of(self.model, names, sua=self.settings.sua, rest=self.settings.rest)
@@ -239,52 +236,13 @@ class Preconditioned(Optimizer):
         if self.recorder.attached and [n for n, p in self._chosen.items() if p.requires_grad] != list(self._params):
             self._prepare()
 
-    def _evaluate(self, closure: Callable[[], Any] | None) -> Any:
-        """Gradients in place and cotangents recorded; the loss, if a closure tells it."""
-        with torch.enable_grad():
-            if self.settings.curvature == "sampled":
-                seed = self.settings.seed + self.steps + self.skipped + self.ranks.rank * _APART
-                return evaluate_sampled(closure, self.recorder, self._params, str(self.settings.likelihood), seed)
-            found = None if closure is None else closure()
-        return found[0] if isinstance(found, tuple) else found
-
-    def _evaluate_again(self, closure: Callable[[], Any]) -> float:
-        """The loss after a step; the gradients stay those of before."""
-        kept = [(p, p.grad) for p in self.model.parameters()]  # also those that another optimizer steps
-        for p, _ in kept:
-            p.grad = None
-        try:
-            with torch.set_grad_enabled(self.settings.curvature == "empirical"):  # where the closure calls backward
-                found = closure()
-        finally:
-            self.recorder.clear()
-            for p, grad in kept:
-                p.grad = grad
-        return _number(found[0] if isinstance(found, tuple) else found)
-
     def _step(self, loss: Any, amp: Scales) -> bool:
         """Whether the parameters moved."""
         self.recorder.settle()
-        grads = {name: amp.readable(p.grad) for name, p in self._params.items() if p.grad is not None}
-        late = [n for n, p in self._chosen.items() if p.requires_grad and p.grad is not None and n not in self._params]
-        if late := self.notices.new(late, "late"):
-            warn(f"Not moved before the next step, as a backward pass came before they were unfrozen: {listed(late)}.")
+        grads = self._gradients(amp)
         if not grads:
-            if self._params and not self._idle:
-                self._idle = True
-                warn(
-                    f"{self.method.kind}: step() found no gradients, so no parameter was changed. Call backward before "
-                    "it, on a loss of the model that it was made with (not of a copy)."
-                )
             return False
-        n = self.recorder.samples
-        if n == 0 and (self.plan.modules or self.settings.loss == "sum"):
-            raise RuntimeError(
-                f"{self.method.kind} saw no backward pass through the model since the last step, yet there are "
-                "gradients. Call the model that it was made with (no copy; one that was compiled and called before the "
-                "optimizer was made does not know its hooks), and backward after zero_grad()."
-            )
-        n = n or self.recorder.opened or 1  # nothing was to be recorded
+        n = self._samples()
         total = self.ranks.count(n, next(iter(grads.values())))
         if self.settings.loss == "sum":  # DistributedDataParallel has already divided by the number of ranks
             grads = {name: g * (self.ranks.size / total) for name, g in grads.items()}
@@ -292,7 +250,7 @@ class Preconditioned(Optimizer):
         if not self.settings.decoupled and any(group["weight_decay"] for group in self.param_groups):
             full = {k: g.add(self._params[k], alpha=self._group[k]["weight_decay"]) for k, g in grads.items()}
         per_sample = n if self.settings.loss == "mean" else 1
-        self._unit = 1 / (self.ranks.size if self.settings.loss == "mean" else total)
+        unit = 1 / (self.ranks.size if self.settings.loss == "mean" else total)
         passes = gather(self.plan, self.recorder, grads, self.notices, self.ranks)
         step = Step(
             raw=grads,
@@ -312,11 +270,35 @@ class Preconditioned(Optimizer):
         if isinstance(update, str):
             return self._skip(update, amp)
         self._due = frozenset(name for name in self._due if not step.seen(name))
-        self._write(update)
+        self._write(update, unit)
         return True
 
-    def _write(self, update: Update) -> None:
-        """New states and parameters."""
+    def _gradients(self, amp: Scales) -> dict[str, Tensor]:
+        """Those of the parameters that are to move; warns of what will not."""
+        late = [n for n, p in self._chosen.items() if p.requires_grad and p.grad is not None and n not in self._params]
+        if late := self.notices.new(late, "late"):
+            warn(f"Not moved before the next step, as a backward pass came before they were unfrozen: {listed(late)}.")
+        grads = {name: amp.readable(p.grad) for name, p in self._params.items() if p.grad is not None}
+        if self._params and not grads and self.notices.new([""], "gradients"):
+            warn(
+                f"{self.method.kind}: step() found no gradients, so no parameter was changed. Call backward before it, "
+                "on a loss of the model that it was made with (not of a copy)."
+            )
+        return grads
+
+    def _samples(self) -> int:
+        """How many samples the gradients are of."""
+        n = self.recorder.samples
+        if n == 0 and (self.plan.modules or self.settings.loss == "sum"):
+            raise RuntimeError(
+                f"{self.method.kind} saw no backward pass through the model since the last step, yet there are "
+                "gradients. Call the model that it was made with (no copy; one that was compiled and called before the "
+                "optimizer was made does not know its hooks), and backward after zero_grad()."
+            )
+        return n or self.recorder.opened or 1  # nothing was to be recorded
+
+    def _write(self, update: Update, unit: float) -> None:
+        """New states and parameters. A loss, times `unit` and summed over ranks, is the mean over all samples."""
         found, clip = update.found, self.settings.kl_clip
         shrink = None if clip is None else update.slopes.shrink(clip)
         if shrink is not None:
@@ -327,7 +309,7 @@ class Preconditioned(Optimizer):
         states = {name: self.state[self._params[name]] for name in found}
         self._calm()
         move(self._params, found, self._group, states, decoupled=self.settings.decoupled)
-        self._last = update.slopes, shrink
+        self._promise = Promise(update.slopes, shrink, unit)
         self.steps += 1
 
     def _calm(self) -> None:
@@ -344,7 +326,7 @@ class Preconditioned(Optimizer):
 
     def _skip(self, what: str, amp: Scales) -> bool:
         self.skipped += 1
-        self._last = None
+        self._promise = None
         if round_number(self.skipped) and not amp.searching:  # a GradScaler that looks for its scale overflows at times
             message = f"{self.method.kind}: step skipped, {what} has NaN or infinity (skipped so far: {self.skipped}). "
             advice = "If this goes on, the training has diverged: give a lower lr, a lower kl_clip or more damping."
@@ -352,12 +334,8 @@ class Preconditioned(Optimizer):
         return False
 
     def _ratio(self, before: float, after: float) -> float:
-        """ρ = (before − after) / promise."""
-        assert self._last is not None
-        slopes, shrink = self._last
-        promise = slopes.promise(shrink)
-        fallen = self._unit * self.ranks.sum(before - after, like=next(iter(self._params.values())))
-        return fallen / promise if promise else 1.0  # nothing promised, nothing broken
+        assert self._promise is not None
+        return self._promise.ratio(before, after, self.ranks, next(iter(self._params.values())))
 
     def _multiply_damping(self, factor: float) -> None:
         for group in self.param_groups:
@@ -395,7 +373,3 @@ def _weakly(method: Callable[[], None]) -> Callable[[], None]:
             found()
 
     return call
-
-
-def _number(loss: Any) -> float:
-    return float(loss.detach() if isinstance(loss, Tensor) else loss)

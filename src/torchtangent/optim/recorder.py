@@ -14,10 +14,11 @@ from torch.autograd.graph import Node
 from torch.utils.hooks import RemovableHandle
 
 from torchtangent.jacobians.call import eagerly, engine_at_work, engine_at_work_anywhere
+from torchtangent.jacobians.inputs import version_of
 from torchtangent.jacobians.operations import Operation
 from torchtangent.optim.attention import Projection, Unread, has_tokens_first, projections, samples_of, tokens_first
 from torchtangent.optim.calls import Calls, in_backward, place_of
-from torchtangent.optim.uses import Batch, Call, Stride, Use, version_of
+from torchtangent.optim.recorded import Batch, Call, Stride, Use
 from torchtangent.optim.witness import Witness
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtangent.optim.ranks import Ranks
+
 Groups = Mapping[str, Mapping[str, Any]]  # a parameter's group, by its name
 
 
@@ -55,6 +57,27 @@ class Slopes:
         first, second = (torch.stack(slopes).tolist() for slopes in (self.raw, self.full))
         steps = [by * rate for rate in self.rates]
         return sum(lr * a - lr**2 / 2 * b for lr, a, b in zip(steps, first, second, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Promise:
+    """What a step that was taken promised.
+
+    Attributes:
+        slopes: Its quadratic model.
+        shrink: By what it was shortened.
+        unit: By which the ranks' losses are multiplied to be the mean over all samples.
+    """
+
+    slopes: Slopes
+    shrink: Tensor | None
+    unit: float
+
+    def ratio(self, before: float, after: float, ranks: Ranks, like: Tensor) -> float:
+        """ρ, the decrease of the loss over the decrease that was promised."""
+        promised = self.slopes.promise(self.shrink)
+        fallen = self.unit * ranks.sum(before - after, like)
+        return fallen / promised if promised else 1.0  # nothing promised, nothing broken
 
 
 def move(

@@ -37,7 +37,7 @@ class Vector(Layer):
         return cls(shapes, sum(shape.numel() for shape in shapes.values()) > LARGEST)
 
     @property
-    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+    def names(self) -> tuple[str, ...]:
         return tuple(self.shapes)
 
     def rule(self, chosen: str) -> str:

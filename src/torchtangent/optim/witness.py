@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.jacobians.factors import LayerJacobian, Outer
-from torchtangent.optim.layer import Weight
+from torchtangent.jacobians.matrices import as_matrices
 
 _TOLERANCE = {torch.float64: 1e-6}
 
@@ -129,5 +129,4 @@ def _times(jacobian: LayerJacobian, total: Tensor, r: Float[Tensor, "I"]) -> Ten
     """A gradient, times r if it is a matrix."""
     if not isinstance(jacobian, Outer):
         return total
-    weight = Weight("", None, jacobian.shape, jacobian.groups, jacobian.order)
-    return weight.matrices(total).to(r) @ r
+    return as_matrices(total, jacobian.groups, jacobian.order).to(r) @ r

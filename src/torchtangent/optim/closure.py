@@ -1,4 +1,4 @@
-"""Sampled curvature: an extra backward pass from labels that the model itself draws."""
+"""What a step calls its closure for: gradients and the loss, cotangents of labels that the model draws itself."""
 
 from __future__ import annotations
 
@@ -6,14 +6,52 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchtangent.curvature.cotangents import Cotangents
+from torchtangent.optim.options import Settings
 from torchtangent.optim.recorder import Recorder
 
+Closure = Callable[[], Any]
 
-def evaluate_sampled(
-    closure: Callable[[], Any] | None, recorder: Recorder, params: Mapping[str, Tensor], likelihood: str, seed: int
+
+def evaluate(
+    closure: Closure | None, recorder: Recorder, params: Mapping[str, Tensor], settings: Settings, seed: int
+) -> Any:
+    """Gradients in place and cotangents recorded; the loss, if a closure tells it. `seed` is that of drawn labels."""
+    with torch.enable_grad():
+        if settings.curvature == "sampled":
+            return _evaluate_sampled(closure, recorder, params, str(settings.likelihood), seed)
+        return None if closure is None else _loss_in(closure())
+
+
+def evaluate_again(closure: Closure, recorder: Recorder, model: nn.Module, settings: Settings) -> float:
+    """The loss after a step; the gradients stay those of before."""
+    kept = [(p, p.grad) for p in model.parameters()]  # also those that another optimizer steps
+    for p, _ in kept:
+        p.grad = None
+    try:
+        with torch.set_grad_enabled(settings.curvature == "empirical"):  # where the closure calls backward
+            found = closure()
+    finally:
+        recorder.clear()
+        for p, grad in kept:
+            p.grad = grad
+    return as_number(_loss_in(found))
+
+
+def as_number(loss: Any) -> float:
+    """What a closure gave as the loss."""
+    return float(loss.detach() if isinstance(loss, Tensor) else loss)
+
+
+def _loss_in(found: Any) -> Any:
+    """A closure returns the loss, or the loss and more."""
+    return found[0] if isinstance(found, tuple) else found
+
+
+def _evaluate_sampled(
+    closure: Closure | None, recorder: Recorder, params: Mapping[str, Tensor], likelihood: str, seed: int
 ) -> Tensor:
     """The loss; its gradients are in place, and the recorder has the cotangents of drawn labels alone."""
     loss, outputs = _checked(closure)
@@ -24,7 +62,7 @@ def evaluate_sampled(
     return loss
 
 
-def _checked(closure: Callable[[], Any] | None) -> tuple[Tensor, Tensor]:
+def _checked(closure: Closure | None) -> tuple[Tensor, Tensor]:
     """What the closure gives, if it is (loss, outputs)."""
     if closure is None:
         raise ValueError(

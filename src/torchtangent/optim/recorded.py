@@ -12,8 +12,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.inputs import wide
-from torchtangent.jacobians.operations import outward
+from torchtangent.jacobians.inputs import version_of, wide
+from torchtangent.jacobians.layout import inner_axis
+from torchtangent.jacobians.rows import outward
 from torchtangent.jacobians.rules import RULES, NoRule, row_axes
 from torchtangent.optim.attention import Projection, Unread
 
@@ -72,12 +73,12 @@ class Call(NamedTuple):
 
     def _as_told(self, module: nn.Module, n: int, stride: int) -> tuple[Tensor, Tensor]:
         """Rows sample by sample, as the graph says that they are."""
-        x, d, size = self.x, self.d, self.d.numel()
-        if n == 1 or stride * n == size:
-            return x, d
-        axes = row_axes(module, d.dim())
-        x, d = x.flatten(0, axes - 1), d.flatten(0, axes - 1)
-        if len(x) != len(d) or stride * len(d) != size or len(d) % n:
+        axes = row_axes(module, self.d.dim())
+        inner = inner_axis(stride, self.d.numel(), self.d.shape[:axes].numel(), n)
+        if inner is False:
+            return self.x, self.d
+        x, d = self.x.flatten(0, axes - 1), self.d.flatten(0, axes - 1)
+        if not inner or len(x) != len(d) or len(d) % n:
             raise NoRule(f"its rows are not samples, one after the other, in {tuple(self.d.shape)}")
         return outward(x, n), outward(d, n)
 
@@ -160,11 +161,6 @@ class Batch:
             place.extend([] if done else [x])
         self.inputs.clear()
         self.passes.clear()
-
-
-def version_of(t: Tensor) -> int:
-    """How often a tensor was written to."""
-    return 0 if t.is_inference() else t._version
 
 
 def _counts(index: Tensor) -> bool:
