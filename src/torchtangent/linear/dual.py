@@ -25,6 +25,7 @@ from torchtangent.linear.losses import find_loss
 from torchtangent.linear.path import Path, Rule
 from torchtangent.linear.points import Points, Terms, at_start
 from torchtangent.operators import Operator
+from torchtangent.operators.autocast import without_autocast
 from torchtangent.spectrum.checks import check_some_rows
 
 __all__ = ["SGD", "Fit"]
@@ -110,6 +111,7 @@ class SGD:
         form = self._form
         return f"SGD(loss={self._loss.name!r}, lr={self._lr:g}, {form.samples} samples, {form.outputs} outputs)"
 
+    @without_autocast
     @torch.no_grad()
     def run(
         self,
