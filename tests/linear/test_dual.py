@@ -529,8 +529,11 @@ def test_sets_of_classes_that_look_almost_one_hot() -> None:
 
 
 RUN: dict[str, dict[str, Any]] = {
-    "epochs must be at least 1": {"epochs": 0},
-    "batch_size must be at least 1": {"batch_size": 0},
+    "epochs must be a whole number of at least 1, got 0": {"epochs": 0},
+    r"epochs must be a whole number of at least 1, got 2\.5": {"epochs": 2.5},
+    "batch_size must be a whole number of at least 1, got 0": {"batch_size": 0},
+    r"batch_size must be a whole number of at least 1, got 4\.0": {"batch_size": 4.0},
+    "batch_size must be a whole number of at least 1, got None": {"batch_size": None},
     "drop_last leaves no batch": {"drop_last": True},
     r"2 batches cannot be divided into epochs=3": {"epochs": 3, "batches": [torch.arange(2)] * 2},
     r"batches\[1\] must be indices of the 24 samples, got 0 to 24": {"batches": [torch.arange(2), torch.arange(25)]},

@@ -81,7 +81,8 @@ def classify(K: Any, y: Any, K_test: Any = None, *, ridge: float = 0.0) -> Int[T
 
     Args:
         K: The kernel of the training points, without outputs or with one for each class.
-        y: Classes 0, 1, …, (N,), or (N, K) for K sets of labels at once.
+        y: Classes 0, 1, …, (N,), or (N, K) for K sets of labels at once. Those of T positions, (N, T), would be T such
+            sets: of a network with outputs (N, T, C) take one position at a time.
         K_test: The kernel between test and training points. Without it, predictions are at the training points.
         ridge: Not divided or multiplied by N.
 
