@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
+from scipy.sparse.linalg import aslinearoperator
 from torch import Tensor
 
+import torchtangent as tt
 from torchtangent.kernel import matrix
 from torchtangent.kernel.matrix import Matrix, as_matrix
 from torchtangent.operators import DenseOperator, ImplicitOperator
@@ -64,6 +70,65 @@ def test_kinds(outputs: int | None, columns: int, block: int, tmp_path: Path, mo
         )
 
 
+class Multiplies:
+    """Something with `shape` and `@`, and no dtype."""
+
+    def __init__(self, K: Any) -> None:
+        self._K, self.shape = K, K.shape
+
+    def __matmul__(self, V: Any) -> Any:
+        return self._K @ V
+
+
+class Typed(Multiplies):
+    """The same with a dtype."""
+
+    def __init__(self, K: Any) -> None:
+        super().__init__(K)
+        self.dtype = K.dtype
+
+
+OTHERS: dict[str, Callable[[Tensor], Any]] = {
+    "scipy's": lambda K: aslinearoperator(K.numpy()),
+    "ours as scipy's": lambda K: DenseOperator(K).to_scipy(),
+    "sparse": lambda K: csr_array(K.numpy()),
+    "of tensors": Typed,
+    "of arrays": lambda K: Typed(K.numpy()),
+    "of tensors, without a dtype": Multiplies,
+    "of arrays, without a dtype": lambda K: Multiplies(K.numpy()),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_anything_with_a_shape_and_products(kind: str) -> None:
+    K = kernel()[..., 0, 0]
+    check(as_matrix(OTHERS[kind](K)), K)
+    single = as_matrix(OTHERS[kind](K.float()))
+    assert single.dtype == single.dense().dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_what_takes_a_kernel_takes_its_products(kind: str) -> None:
+    K, y = kernel()[..., 0, 0], torch.arange(5.0)
+    other = OTHERS[kind](K)
+    torch.testing.assert_close(tt.spectrum.top(other, 2).values, torch.linalg.eigvalsh(K).flip(0)[:2])
+    expected = K @ torch.linalg.solve(K + torch.eye(N, dtype=K.dtype), y.double())
+    torch.testing.assert_close(tt.predict.ridge(other, y, ridge=1.0), expected, rtol=1e-4, atol=1e-4)
+    fits = [tt.dual.SGD(k, y, loss="mse", lr=0.01).run(epochs=3, batch_size=2) for k in (other, K)]
+    torch.testing.assert_close(fits[0].c, fits[1].c)
+    torch.testing.assert_close(fits[0].predict(other), fits[1].predict(K))
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_autocast_does_not_reach_products(kind: str) -> None:
+    K = kernel()[..., 0, 0].float()
+    other, V = as_matrix(OTHERS[kind](K)), torch.randn(N, 2)
+    expected = other @ V, other.dense(), other.times(V)
+    with torch.autocast("cpu", torch.bfloat16):
+        for found, value in zip((other @ V, other.dense(), other.times(V)), expected, strict=True):
+            assert torch.equal(found, value)
+
+
 def test_halves_are_computed_in_float32() -> None:
     found = as_matrix(kernel()[..., 0, 0].half())
     assert found.dtype == (found @ torch.ones(N, 1)).dtype == found.rows(torch.tensor([1])).dtype == torch.float32
@@ -80,6 +145,11 @@ def test_what_is_refused() -> None:
         as_matrix(torch.zeros(5, 5, 3))
     with pytest.raises(ValueError, match="floating-point"):
         as_matrix(torch.zeros(3, 3, dtype=torch.int64))
+
+    with pytest.raises(ValueError, match="K has dtype int64: a kernel has floating-point numbers"):
+        as_matrix(aslinearoperator(np.eye(3, dtype=np.int64)))
+    with pytest.raises(ValueError, match="K @ v fails for this Multiplies, with tensors and with arrays"):
+        as_matrix(Multiplies(SimpleNamespace(shape=(3, 3))))
 
     class Wide:
         shape, dtype = (2, 3), torch.float32

@@ -59,6 +59,15 @@ def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
         form_of(torch.zeros(5), (4, 4))
 
 
+def test_one_sample_of_a_matrix_gets_advice() -> None:
+    """A row may as well be a column that lies, so it is not guessed."""
+    with pytest.raises(
+        ValueError, match=r"\. If this is one sample with 3 outputs, pass the kernel as \(1, 1, 3, 3\)\.$"
+    ):
+        form_of(torch.zeros(1, 3), (3, 3))
+    assert form_of(torch.zeros(1, 3), (1, 1, 3, 3)) == Form(1, 3)
+
+
 def test_classes_instead_of_numbers_get_advice() -> None:
     for kernel in ((4, 4, 3, 3), (12, 12)):
         with pytest.raises(ValueError, match=r"got \(4,\)\. Classes are passed one-hot, F\.one_hot\(g, 3\), or so\.$"):

@@ -291,6 +291,45 @@ def test_float32() -> None:
     assert float((f.double() - g).norm()) <= torch.finfo(torch.float32).eps * float(terms.norm())
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_many_steps_in_float32(momentum: float) -> None:
+    """c is as exact as if it were rounded once: its sum over thousands of steps does not drift."""
+    torch.manual_seed(0)
+    x, y = torch.randn(64, 5), torch.randn(64)
+    K = tt.ntk(nn.Sequential(nn.Linear(5, 100), nn.Tanh(), nn.Linear(100, 1)), x, reduce="trace")
+    order = [batch for _ in range(1000) for batch in torch.randperm(64).split(8)]
+    fit = dual.SGD(K, y, loss="mse", lr=0.02, momentum=momentum).run(epochs=1000, batches=order, K_test=K)
+    exact, c, q = K.double().numpy(), np.zeros(64), np.zeros(64)
+    for batch in (b.numpy() for b in order):
+        h = np.zeros(64)
+        h[batch] = 2 * (exact[batch] @ c - y.double().numpy()[batch]) / 8
+        q = momentum * q + h
+        c = c - 0.02 * q
+    rounded = float(np.linalg.norm(np.abs(exact) @ np.abs(c))) * torch.finfo(torch.float32).eps / 4
+    assert fit.c.dtype == torch.float32
+    for found in (fit.predict(K), fit.predict(K.double()), fit.test_outputs):
+        assert found is not None
+        assert np.linalg.norm(found.double().numpy() - exact @ c) <= rounded
+
+
+@pytest.mark.parametrize("batch_size", [7, N])
+def test_autocast_is_left_alone(batch_size: int) -> None:
+    p = problem("mse")
+    K, K_test, y = p.kernel["K"][..., 0, 0].float(), p.kernel["K_test"][..., 0, 0].float(), p.y[:N]
+
+    def run() -> dual.Fit:
+        sgd = dual.SGD(K, y, loss="mse", lr=0.05, momentum=0.9)
+        return sgd.run(epochs=9, batch_size=batch_size, K_test=K_test, y_test=p.y[N:])
+
+    expected = run()
+    with torch.autocast("cpu", torch.bfloat16):
+        fit = run()
+        predicted = fit.predict(K)
+    assert torch.equal(predicted, expected.predict(K))
+    for name in ("c", "train_loss", "test_loss", "test_outputs", "quadratic"):
+        assert torch.equal(getattr(fit, name), getattr(expected, name)), name
+
+
 def test_theta0_elsewhere_and_labels_of_any_dtype() -> None:
     """θ₀ may be given, also as a dict, where the model has moved on; labels may be integers or booleans."""
     p = problem()
@@ -490,8 +529,11 @@ def test_sets_of_classes_that_look_almost_one_hot() -> None:
 
 
 RUN: dict[str, dict[str, Any]] = {
-    "epochs must be at least 1": {"epochs": 0},
-    "batch_size must be at least 1": {"batch_size": 0},
+    "epochs must be a whole number of at least 1, got 0": {"epochs": 0},
+    r"epochs must be a whole number of at least 1, got 2\.5": {"epochs": 2.5},
+    "batch_size must be a whole number of at least 1, got 0": {"batch_size": 0},
+    r"batch_size must be a whole number of at least 1, got 4\.0": {"batch_size": 4.0},
+    "batch_size must be a whole number of at least 1, got None": {"batch_size": None},
     "drop_last leaves no batch": {"drop_last": True},
     r"2 batches cannot be divided into epochs=3": {"epochs": 3, "batches": [torch.arange(2)] * 2},
     r"batches\[1\] must be indices of the 24 samples, got 0 to 24": {"batches": [torch.arange(2), torch.arange(25)]},

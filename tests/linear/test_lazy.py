@@ -195,6 +195,32 @@ def test_both_terms_run_in_the_same_mode() -> None:
     assert scaled.train()(X).abs().max() == 0
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_looking_at_it_leaves_its_modes_alone(training: bool) -> None:
+    """The model's root has no place among the modules, yet is put into eval mode, and back, with them."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double().train(training)
+    scaled = lazy(model, 10.0)
+    seen: list[bool] = []
+    model.register_forward_hook(lambda *_: seen.append(model.training))
+    probe = tt.TangentProbe(scaled, X, torch.arange(6) % 2)
+    scaled.train()
+    probe.log(0)
+    assert not any(seen)
+    assert all(module.training for module in (scaled, *model.modules()))
+
+
+def test_modes_may_be_set_on_the_model_itself() -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.Dropout()).double()
+    scaled = lazy(model, 10.0)
+    K = 100 * torch.einsum("ncp,mep->nmce", *[oracle.jacobian(model.eval(), X)] * 2)
+    assert not scaled.training
+    assert_close(tt.ntk(scaled, X), K)
+    scaled.train()
+    assert model.training
+    model[1].eval()
+    assert_close(tt.ntk(scaled, X), K)
+
+
 class Writes(nn.Module):
     """Changes its input."""
 

@@ -20,6 +20,7 @@ from cases import ZOO, Case, Wired
 from oracle import assert_close
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.autograd import grad
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -752,6 +753,67 @@ def test_parameters_that_a_copy_would_not_follow_are_refused(how: str, make: Cal
         make(Held(how))(x)
     model = Held(how).double()
     assert_close(tt.jacobian(model, x.double()).dense(), oracle.jacobian(model, x.double()))  # the engine takes them
+
+
+class Head(nn.Module):
+    """A network whose last part is linearized, or lazy."""
+
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        self.below, self.head = nn.Linear(5, 4).double(), head
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.below(x)))
+
+
+ALPHA = 3.0
+HEADS: dict[str, Callable[[nn.Module], nn.Module]] = {"linearize": linearize, "lazy": lambda m: tt.lazy(m, ALPHA)}
+
+
+@pytest.mark.filterwarnings("ignore::torchtangent.notice.TangentWarning")
+@pytest.mark.parametrize("kind", HEADS)
+def test_it_may_be_the_head_of_a_network(kind: str) -> None:
+    """f₀ + J(θ − θ₀), or f₀ + α(f − f₀), written down, is differentiated by what is below too."""
+    torch.manual_seed(0)
+    bare = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)).double()
+    start = {name: p.detach().clone() for name, p in bare.named_parameters()}
+    net, x = Head(HEADS[kind](bare)), torch.randn(7, 5, dtype=torch.float64)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+    theta = dict(net.head.named_parameters())
+
+    def written() -> Tensor:
+        z = torch.tanh(x @ net.below.weight.T + net.below.bias)
+        a, u = torch.tanh(z @ start["0.weight"].T + start["0.bias"]), {k: theta[k] - start[k] for k in start}
+        f0 = a @ start["2.weight"].T + start["2.bias"]
+        if kind == "lazy":
+            b = torch.tanh(z @ theta["0.weight"].T + theta["0.bias"])
+            return f0 + ALPHA * (b @ theta["2.weight"].T + theta["2.bias"] - f0)
+        moved = (1 - a**2) * (z @ u["0.weight"].T + u["0.bias"])
+        return f0 + moved @ start["2.weight"].T + a @ u["2.weight"].T + u["2.bias"]
+
+    params = list(net.parameters())
+    f, expected = net(x), written()
+    assert_close(f, expected.detach())
+    grads = [grad(entry, params, retain_graph=True) for entry in expected.flatten()]
+    J = torch.stack([torch.cat([t.flatten() for t in g]) for g in grads])
+    u = torch.randn_like(f)
+    assert_close(torch.cat([t.flatten() for t in grad(f, params, u)]), u.flatten() @ J)
+    assert_close(tt.ntk(net, x), (J @ J.T).view(7, 2, 7, 2).transpose(1, 2))
+
+
+@pytest.mark.filterwarnings("ignore::torchtangent.notice.TangentWarning")
+@pytest.mark.parametrize("make", HEADS.values(), ids=HEADS)
+def test_inputs_may_be_made_of_parameters(make: Callable[[nn.Module], nn.Module]) -> None:
+    """But in the network itself those that a copy would not follow are still refused."""
+    model, p = nn.Linear(3, 1).double(), nn.Parameter(torch.randn(5, 3, dtype=torch.float64))
+    assert_close(grad(make(model)(p + 0).sum(), p)[0], model.weight.detach().expand(5, 3))
+    squashed, scale = nn.Sequential(model, nn.Tanh()), ALPHA if make is HEADS["lazy"] else 1.0
+    found, expected = (tt.anisotropy.directions(net, 3).values for net in (make(squashed), squashed))
+    assert_close(found, scale * expected)
+    with pytest.raises(ValueError, match=r"uses parameters \(of shape \(3, 3\)\) that it reaches in other ways"):
+        make(Held("closure").double())(p + 0)
 
 
 class _Gate(nn.Module):

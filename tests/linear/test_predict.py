@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 import torchtangent.linear.predict.problem as inside
 import torchtangent.linear.predict.regression as regression
+from torchtangent import spectrum
 from torchtangent.kernel import matrix
 from torchtangent.kernel.sketch import Features
 from torchtangent.linear import predict
@@ -606,6 +607,68 @@ def test_a_zero_kernel_learns_nothing() -> None:
     assert torch.equal(predict.flow(K, y, math.inf), torch.zeros(4))
     assert torch.equal(predict.descent(K, y, 5, 100.0), torch.zeros(4))
     assert predict.time_to(K, y, 0.1).item() == math.inf
+
+
+def test_features_of_rank_0_are_a_zero_kernel() -> None:
+    y, features = torch.arange(4.0), Features(torch.zeros(4, 0), error=0.0, trace_error=0.0, extend=lambda x: x)
+    for ask in (
+        lambda K: predict.ridge(K, y, ridge=1.0),
+        lambda K: predict.ridge(K, y, torch.zeros(2, 4), ridge=1.0),
+        lambda K: predict.coefficients(K, y, ridge=2.0),
+        lambda K: predict.leave_one_out(K, y, ridge=1.0),
+        lambda K: predict.leave_one_out(K, y.view(2, 2), ridge=1.0),
+        lambda K: predict.flow(K, y, [1.0, math.inf]),
+        lambda K: predict.descent(K, y, 5, 100.0),
+        lambda K: predict.time_to(K, y, 0.1),
+        lambda K: predict.classify(K, y.long() % 2, ridge=1.0),
+    ):
+        assert torch.equal(ask(features), ask(torch.zeros(4, 4)))
+    for ask in (predict.ridge, predict.leave_one_out):
+        with pytest.raises(ValueError, match=r"^K is zero"):
+            ask(features, y)
+    for K in (features, torch.zeros(4, 4)):
+        with pytest.raises(ValueError, match="All eigenvalues of K are zero: it has no effective rank"):
+            spectrum.effective_rank(K)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e-100, 1e100])
+def test_the_scale_of_a_kernel_does_not_matter(scale: float) -> None:
+    case = Linear()
+    assert_close(predict.ridge(case.K * scale, case.y, case.K_test * scale), predict.ridge(case.K, case.y, case.K_test))
+    assert_close(predict.coefficients(case.K * scale, case.y) * scale, torch.linalg.solve(case.K, case.y))
+    assert_close(predict.leave_one_out(case.K * scale, case.y), predict.leave_one_out(case.K, case.y))
+    with pytest.raises(ValueError, match="K is singular to rounding"):
+        predict.ridge(torch.ones_like(case.K) * scale, case.y)
+
+
+@pytest.fixture
+def warn_always() -> Iterator[None]:
+    """Torch says most things once."""
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(False)
+
+
+@pytest.mark.usefixtures("warn_always")
+def test_kernels_with_a_graph() -> None:
+    """They are differentiated as the formula is, and torch has nothing to complain about."""
+    case = Linear()
+    K, y, eye = case.K.clone().requires_grad_(), case.y, torch.eye(N, dtype=torch.float64)
+    (found,) = torch.autograd.grad(predict.ridge(K, y, case.K_test, ridge=0.5).sum(), K)
+    (expected,) = torch.autograd.grad((case.K_test @ torch.linalg.solve(K + 0.5 * eye, y)).sum(), K)
+    assert_close(found + found.T, expected + expected.T)  # K is symmetric
+    for ask in (
+        predict.ridge,
+        predict.coefficients,
+        predict.leave_one_out,
+        lambda K, y: predict.flow(K, y, 1.0),
+        lambda K, y: predict.descent(K, y, 3, 1e-3),
+        lambda K, y: predict.time_to(K, y, 0.1),
+        lambda K, y: predict.classify(K, (y > 0).long()),
+    ):
+        assert torch.equal(ask(K, y).detach(), ask(case.K, y))
+    with pytest.raises(ValueError, match="does not converge"):
+        predict.descent(K, y, 3, 1e9)
 
 
 CLOSED: dict[str, Callable[..., Any]] = {

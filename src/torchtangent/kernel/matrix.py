@@ -14,6 +14,7 @@ from torch import Tensor
 from torchtangent.jacobians.call import float32_products
 from torchtangent.kernel.ntk import flatten
 from torchtangent.operators import Operator
+from torchtangent.operators.autocast import without_autocast
 from torchtangent.operators.product import product
 
 _BLOCK_BYTES = 256 << 20  # of a matrix that is moved in blocks of rows
@@ -67,7 +68,8 @@ def as_matrix(K: Tensor | np.ndarray | Operator | Any, device: torch.device | st
 
     Args:
         K: A tensor or an array, also one on disk (`np.load(…, mmap_mode="r")`), of shape (M, N), or (M, N, C, C), which
-            has a row for each sample and output; an operator; or anything with `shape` and `@`.
+            has a row for each sample and output; an operator; or anything with `shape` and `@`, which is given arrays
+            if its `dtype` is numpy's, and tensors if it is torch's. One without a dtype is asked for a product.
         device: Where to compute; by default where K is.
 
     >>> K = as_matrix(np.eye(3)[:2])
@@ -82,14 +84,20 @@ def as_matrix(K: Tensor | np.ndarray | Operator | Any, device: torch.device | st
         raise ValueError(f"A kernel has shape (M, N) or (M, N, C, C), got {shape}.")
     if not isinstance(K, Tensor | np.ndarray):
         return _Products(K, device)
-    example = torch.from_numpy(np.empty(0, K.dtype)) if isinstance(K, np.ndarray) else K
-    if not example.is_floating_point():
-        raise ValueError(f"K has dtype {K.dtype}: a kernel has floating-point numbers. Convert it first.")
-    dtype = torch.promote_types(example.dtype, torch.float32)
-    where = example.device if device is None else torch.empty(0, device=device).device
+    dtype = torch.promote_types(_checked_dtype(K.dtype), torch.float32)
+    own = K.device if isinstance(K, Tensor) else torch.device("cpu")
+    where = own if device is None else torch.empty(0, device=device).device
     if isinstance(K, Tensor) and K.dtype == dtype and K.device == where:
         return _Resident(K if K.dim() == 2 else flatten(K))
     return _Streamed(K, dtype, where)
+
+
+def _checked_dtype(dtype: Any) -> torch.dtype:
+    """A dtype of floating-point numbers, torch's or numpy's, as torch's."""
+    found = dtype if isinstance(dtype, torch.dtype) else torch.from_numpy(np.empty(0, dtype)).dtype
+    if not found.is_floating_point:
+        raise ValueError(f"K has dtype {dtype}: a kernel has floating-point numbers. Convert it first.")
+    return found
 
 
 @final
@@ -125,7 +133,7 @@ class _Streamed(Matrix):
 
     def __init__(self, K: Any, dtype: torch.dtype, device: torch.device) -> None:
         self._K, self.dtype, self.device = K, dtype, device
-        self._stored = K.dtype if isinstance(K, Tensor) else torch.from_numpy(np.empty(0, K.dtype)).dtype
+        self._stored = _checked_dtype(K.dtype)
         self._outputs = K.shape[2] if K.ndim == 4 else 1
         self.shape = (K.shape[0] * self._outputs, K.shape[1] * self._outputs)
         bytes_of_a_row = self.shape[1] * self._outputs * K.itemsize
@@ -173,13 +181,20 @@ class _Products(Matrix):
     def __init__(self, K: Any, device: torch.device | str | None) -> None:
         self._K = K
         self.shape = tuple(K.shape)
-        self.dtype = getattr(K, "dtype", torch.float32)
-        self.device = torch.empty(0, device=getattr(K, "device", "cpu")).device  # "cuda" is "cuda:0"
+        dtype = getattr(K, "dtype", None)
+        dtype = _dtype_of_products(K) if dtype is None else dtype
+        self._takes_arrays = not isinstance(dtype, torch.dtype)
+        self.dtype = torch.promote_types(_checked_dtype(dtype), torch.float32) if self._takes_arrays else dtype
+        where = "cpu" if self._takes_arrays else getattr(K, "device", "cpu")
+        self.device = torch.empty(0, device=where).device  # "cuda" is "cuda:0"
         if device is not None and torch.empty(0, device=device).device != self.device:
             raise ValueError(f"K works on {self.device} and cannot be moved to {device} from here.")
 
+    @without_autocast
     def __matmul__(self, V: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
-        return self._K @ V
+        if not self._takes_arrays:
+            return self._K @ V
+        return torch.from_numpy(np.array(self._K @ V.detach().numpy())).to(self.dtype)
 
     def rows(self, index: Int[Tensor, " R"]) -> Float[Tensor, "R N"]:
         if self.shape[0] != self.shape[1]:
@@ -197,4 +212,18 @@ class _Products(Matrix):
     def _columns(self, index: Int[Tensor, " K"]) -> Float[Tensor, "M K"]:
         units = torch.zeros(self.shape[1], len(index), dtype=self.dtype, device=self.device)
         units[index.to(self.device), torch.arange(len(index), device=self.device)] = 1
-        return self._K @ units
+        return self @ units
+
+
+def _dtype_of_products(K: Any) -> Any:
+    """That of a product with what K takes: a tensor of its own dtype, or an array."""
+    v = torch.ones(K.shape[1], 1, device=getattr(K, "device", "cpu"))
+    error: Exception | None = None
+    for one in (v, v.double(), np.ones((K.shape[1], 1), np.float32)):
+        try:
+            return (K @ one).dtype
+        except (TypeError, ValueError, RuntimeError, AttributeError) as found:
+            error = found
+    raise ValueError(
+        f"K @ v fails for this {type(K).__name__}, with tensors and with arrays. Give it a dtype."
+    ) from error

@@ -77,11 +77,12 @@ def form_of(y: Tensor, kernel: Sequence[int], name: str = "y", *, classes: bool 
     one = (samples,) if classes or outputs == 1 else (samples, outputs)
     if given[: len(one)] != one or len(given) > len(one) + 1 or 0 in given:
         hint = f" Classes are passed one-hot, F.one_hot({name}, {outputs}){instead}."
+        alone = f" If this is one sample with {kernel[0]} outputs, pass the kernel as (1, 1, {kernel[0]}, {kernel[0]})."
         raise ValueError(
             f"A kernel {tuple(kernel)} of {samples} samples with {outputs} output{'s' * (outputs > 1)} needs {name} of "
             f"shape {one}, or ({', '.join(map(str, one))}, K) for K targets at once; got {given}."
-            + hint
-            * (outputs > 1 and given == (samples,) and not y.is_floating_point())
+            + hint * (outputs > 1 and given == (samples,) and not y.is_floating_point())
+            + alone * (len(kernel) == 2 and given == (1, kernel[0]))
         )
     return Form(samples, outputs, given[-1] if len(given) > len(one) else None)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from numbers import Integral
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -38,10 +40,15 @@ def rates(lr: float, schedule: Schedule, steps: int) -> list[float]:
     return [lr * float(factor(t)) for t in range(steps)]
 
 
+def check_count(value: Any, name: str) -> None:
+    """Refuse what is no whole number of at least 1."""
+    if not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
+
+
 def shuffled(samples: int, epochs: int, batch_size: int, seed: int, drop_last: bool) -> tuple[int, Plan]:
     """The number of steps, and their batches: all samples in an order that is drawn anew for each epoch."""
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+    check_count(batch_size, "batch_size")
     used = samples - samples % batch_size if drop_last else samples
     if used == 0:
         raise ValueError(f"drop_last leaves no batch: batch_size={batch_size} is more than the {samples} samples.")

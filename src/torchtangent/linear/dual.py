@@ -18,13 +18,14 @@ from torch import Tensor
 
 from torchtangent import spectrum
 from torchtangent.kernel.progress import Progress, Report
-from torchtangent.linear.batches import Schedule, check_schedule, divided, rates, shuffled
+from torchtangent.linear.batches import Schedule, check_count, check_schedule, divided, rates, shuffled
 from torchtangent.linear.fit import Fit
 from torchtangent.linear.labels import check_varies, read_labels
 from torchtangent.linear.losses import find_loss
 from torchtangent.linear.path import Path, Rule
 from torchtangent.linear.points import Points, Terms, at_start
 from torchtangent.operators import Operator
+from torchtangent.operators.autocast import without_autocast
 from torchtangent.spectrum.checks import check_some_rows
 
 __all__ = ["SGD", "Fit"]
@@ -43,6 +44,8 @@ class SGD:
             disk, an operator or features. A matrix with N·C rows will do for C outputs. The rows of an operator are
             computed anew in every epoch: where there is room, make it a tensor.
         y: For one output (N,), or (N, K) for K targets; for C outputs (N, C) or (N, C, K); classes are (N,) or (N, K).
+            Those of T positions, (N, T), would be T targets: of a network with outputs (N, T, C) take one position at a
+            time.
         f0: The network's outputs at θ₀, (N,) or (N, C), or with a value for each target; without them they count as
             zero, which is the unbiased form.
         J0: Jθ₀, that is `tt.jacobian(model, x) @ θ₀`, shaped like f0. Weight decay needs it.
@@ -110,6 +113,7 @@ class SGD:
         form = self._form
         return f"SGD(loss={self._loss.name!r}, lr={self._lr:g}, {form.samples} samples, {form.outputs} outputs)"
 
+    @without_autocast
     @torch.no_grad()
     def run(
         self,
@@ -144,8 +148,7 @@ class SGD:
         Raises:
             FloatingPointError: When a loss is not finite at the end of an epoch.
         """
-        if epochs < 1:
-            raise ValueError(f"epochs must be at least 1, got {epochs}.")
+        check_count(epochs, "epochs")
         test, labels = self._test(K_test, y_test, f0_test, J0_test)
         if batches is None:
             steps, plan = shuffled(self._form.samples, epochs, batch_size, seed, drop_last)

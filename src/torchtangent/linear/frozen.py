@@ -84,12 +84,13 @@ class Frozen:
 
 
 def check_reached(f: Tensor, known: Iterable[Any]) -> None:
-    """Refuse outputs of a frozen network that depend on parameters which are not `known`.
+    """Refuse outputs of a frozen network that depend on parameters which are not `known`, other than through these.
 
     A copy of a model follows those that it holds as attributes of its modules, and no others.
     """
+    known = [t for t in known if isinstance(t, Tensor)]
     held = {id(t) for t in known}
-    strays = [leaf for leaf in Graph(f).leaves if isinstance(leaf, nn.Parameter) and id(leaf) not in held]
+    strays = [leaf for leaf in Graph(f, known).leaves if isinstance(leaf, nn.Parameter) and id(leaf) not in held]
     if strays:
         shapes = ", ".join(str(tuple(t.shape)) for t in strays[:3])
         raise ValueError(

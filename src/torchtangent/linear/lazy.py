@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Real
 from typing import Any
 
@@ -73,6 +75,8 @@ class Lazy(nn.Module):
     theta0: nn.Module
 
     def __init__(self, model: nn.Module, alpha: float, bias: bool = True, output: Output = None) -> None:
+        training = model.training
+        self.__model = (model,)  # in a tuple, or it would be registered once more; it holds the mode
         super().__init__()
         self.__frozen = Frozen(duplicate(model), output)
         # The same dicts, so that the model's own entries have their names here, and moving them moves the model.
@@ -80,17 +84,26 @@ class Lazy(nn.Module):
             vars(self)[name] = vars(model)[name]
         self._modules.update(model._modules)
         self.__frozen.join(self)
-        self.__model = (model,)  # in a tuple, or it would be registered once more
+        self._rest()
         self.__alpha, self.__bias = float(alpha), bias
         self.__checked: set[tuple[bool, ...]] = set()  # the modes of all modules in which two calls agreed
-        self.training = model.training
+        self.training = training
+
+    @property
+    def training(self) -> bool:
+        """The model's own: who sets one sets the other."""
+        return self.__model[0].training
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        self.__model[0].training = mode
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """The scaled output for the model's own arguments."""
-        self._check_modes()
-        self._check_repeats(args, kwargs)
-        f = tensor_of(self.__model[0](*args, **kwargs), self.__frozen.output)
-        f0 = self.__frozen.value(args, kwargs, {})
+        with self._same_modes():
+            self._check_repeats(args, kwargs)
+            f = tensor_of(self.__model[0](*args, **kwargs), self.__frozen.output)
+            f0 = self.__frozen.value(args, kwargs, {})
         scaled = self.__alpha * (f - f0)
         return f0 + scaled if self.__bias else scaled
 
@@ -99,14 +112,31 @@ class Lazy(nn.Module):
         return eta / self.__alpha**2
 
     def train(self, mode: bool = True) -> Lazy:
-        """Sets the mode of the model; f₀ is always run in the mode of f."""
+        """Sets the mode of the model. f₀ is run in the modes of f, and in between is in eval."""
         self.__model[0].train(mode)
-        return super().train(mode)
+        super().train(mode)
+        self._rest()
+        return self
+
+    @contextmanager
+    def _same_modes(self) -> Iterator[None]:
+        """f₀ in the modes of f, for a call."""
+        self._check_modes()
+        try:
+            for module, twin in zip(self.__model[0].modules(), self.theta0.modules(), strict=True):
+                twin.training = module.training
+            yield
+        finally:
+            self._rest()
+
+    def _rest(self) -> None:
+        """f₀ in eval, so that between calls nobody sees its modes change."""
+        for module in self.theta0.modules():
+            module.training = False
 
     def _check_modes(self) -> None:
-        """Raise where f − f₀ would be noise, which α amplifies; give f₀ the modes of f."""
-        (model,) = self.__model
-        for (path, module), twin in zip(model.named_modules(), self.theta0.modules(), strict=True):
+        """Raise where f − f₀ would be noise, which α amplifies."""
+        for path, module in self.__model[0].named_modules():
             where = f"{type(module).__name__} '{path}'" if path else type(module).__name__
             if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
                 raise ValueError(
@@ -118,7 +148,6 @@ class Lazy(nn.Module):
                     f"{where} is active (training mode): f and f₀ would draw different numbers, and "
                     f"α = {self.__alpha:g} would amplify the difference. Put it in eval mode."
                 )
-            twin.training = module.training
 
     @eagerly
     @torch.no_grad()

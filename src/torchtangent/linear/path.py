@@ -7,6 +7,9 @@ of the batch's mean loss with respect to the outputs (zero on samples outside th
 
 and the pair (1 + a, s) follows the same rule without h. So after t steps c is a sum of the c and q at the start and of
 the h on the way, with weights that are known beforehand, and the outputs are the same sum of Kc, Kq and K[:,B] h.
+
+c and q are summed in float64: in Kc most of c cancels, but not what rounding has added to it. Kc and Kq are no larger
+than the outputs, and stay in K's dtype.
 """
 
 from __future__ import annotations
@@ -89,8 +92,9 @@ class Path:
         self._K, self._rule, self._f0, self._J0, self._outputs = K, rule, f0, J0, outputs
         self._origin = np.array([1.0, 0.0])[: rule.order]  # 1 + a, s
         size = (K.shape[0], targets)
-        self._vectors = [torch.zeros(size, dtype=K.dtype, device=K.device) for _ in range(rule.order)]  # c, q
-        self._images = [torch.zeros_like(v) for v in self._vectors]  # Kc, Kq
+        self._wide = K.dtype if K.device.type == "mps" else torch.float64  # which mps lacks
+        self._vectors = [torch.zeros(size, dtype=self._wide, device=K.device) for _ in range(rule.order)]  # c, q
+        self._images = [torch.zeros_like(v, dtype=K.dtype) for v in self._vectors]  # Kc, Kq
         self._recorded: dict[tuple[int, ...], Recorded] = defaultdict(Recorded)
 
     @property
@@ -100,7 +104,7 @@ class Path:
 
     @property
     def c(self) -> Float[Tensor, "rows K"]:
-        return self._vectors[0]
+        return self._vectors[0].to(self._K.dtype)
 
     @property
     def image(self) -> Float[Tensor, "rows K"]:
@@ -138,7 +142,7 @@ class Path:
         before, after = self._rule.unroll(rates, [1 / (terms * size) for size in sizes])
         a = before[:, :order] @ self._origin - 1
         self._origin = after[:, :order] @ self._origin
-        weights = (torch.from_numpy(w).to(self._K.dtype) for w in (np.column_stack([before, a]), after))
+        weights = (torch.from_numpy(w).to(self._wide) for w in (np.column_stack([before, a]), after))
         given = [self._moved(t) for t in (torch.cat([*batches]), *weights)]
         if self._K.device.type == "cuda" and self._K.resident:
             self._recorded[sizes](partial(self._steps, sizes, gradient), given)
@@ -157,10 +161,10 @@ class Path:
 
         All that changes from chunk to chunk is in tensors, so that on a GPU it can be replayed.
         """
-        order, C, device = self._rule.order, self._outputs, samples.device
+        order, C, device, dtype = self._rule.order, self._outputs, samples.device, self._K.dtype
         rows = (samples[:, None] * C + torch.arange(C, device=device)).flatten()
         step = torch.cat([torch.full((C * size,), t, device=device) for t, size in enumerate(sizes)])
-        weights = before[step]
+        weights = before[step].to(dtype)
 
         # The outputs of all batches, as far as they depend on what was at the start.
         f = self._f0[rows] + weights[:, -1:] * self._J0[rows]
@@ -180,10 +184,10 @@ class Path:
             h[start:stop] = gradient(f[start:stop], batch)
 
         self._blend(self._vectors, after)
-        self._blend(self._images, after)
-        kicks = after[:, order:][:, step, None]
-        for vector, kick in zip(self._vectors, kicks, strict=True):
+        for vector, kick in zip(self._vectors, after[:, order:][:, step, None], strict=True):
             vector.index_add_(0, rows, kick * h)
+        after = after.to(dtype)
+        self._blend(self._images, after)
         if len(sizes) == 1:  # h of one step: a single product serves both images
             for block, part in zip(blocks, h.split(self._limit), strict=True):
                 change = block.T @ part
@@ -191,7 +195,7 @@ class Path:
                     image.addcmul_(change, kick)
         else:
             [block] = blocks
-            for image, kick in zip(self._images, kicks, strict=True):
+            for image, kick in zip(self._images, after[:, order:][:, step, None], strict=True):
                 image.addmm_(block.T, kick * h)
 
     def _blend(self, vectors: list[Tensor], P: Float[Tensor, "order _"]) -> None:

@@ -39,7 +39,7 @@ def effective_rank(K: Tensor | np.ndarray | Operator | Any) -> Float[Tensor, ""]
     (tensor(3.), tensor(1.))
     """
     values, dtype, stored = _eigenvalues(K)
-    smallest, largest = (float(t) for t in values.detach().aminmax())
+    smallest, largest = (float(t) for t in values.detach().aminmax()) if len(values) else (0.0, 0.0)
     if smallest < -_NEGATIVE * largest:
         raise ValueError(
             f"K has eigenvalues from {smallest:.1e} to {largest:.1e}: it is no kernel, or little is left of "

@@ -62,7 +62,7 @@ def descent(
     def fitted(values: Tensor, n: int, t: Tensor) -> Tensor:
         rates = 2 * lr / n * values
         if not 0 < lr < math.inf or bool((rates >= 2).any()):
-            limit = n / float(values.max()) if len(values) else math.inf
+            limit = n / float(values.detach().max()) if len(values) else math.inf
             raise ValueError(f"lr={lr:g} does not converge: lr must be positive and less than N·C/λ₁ = {limit:.4g}.")
         # The power keeps the sign of modes that overshoot, expm1 the digits of those that have hardly moved.
         small = rates < 0.5

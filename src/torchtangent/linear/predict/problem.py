@@ -105,7 +105,9 @@ class Problem:
             vectors = basis.dense()
         else:
             values, vectors = eigh(self.dense())
-        smallest, largest = float(values.min()), float(values.max())
+        if not len(values):  # of rank 0
+            return Modes(values, vectors)
+        smallest, largest = (float(end) for end in values.detach().aminmax())
         if smallest < -_NEGATIVE * largest:
             raise ValueError(
                 f"K has eigenvalues from {smallest:.1e} to {largest:.1e}: it is no kernel. Check how it was computed."

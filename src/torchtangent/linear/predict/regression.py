@@ -81,7 +81,8 @@ def classify(K: Any, y: Any, K_test: Any = None, *, ridge: float = 0.0) -> Int[T
 
     Args:
         K: The kernel of the training points, without outputs or with one for each class.
-        y: Classes 0, 1, …, (N,), or (N, K) for K sets of labels at once.
+        y: Classes 0, 1, …, (N,), or (N, K) for K sets of labels at once. Those of T positions, (N, T), would be T such
+            sets: of a network with outputs (N, T, C) take one position at a time.
         K_test: The kernel between test and training points. Without it, predictions are at the training points.
         ridge: Not divided or multiplied by N.
 
@@ -168,7 +169,7 @@ def _with_inverse(task: Problem, ridge: float) -> tuple[Float[Tensor, "rows K"],
     (values, U), _ = _modes(task, ridge)
     rest = 0.0 if len(values) == task.rows else 1 / ridge
     weights = 1 / (values + ridge) - rest
-    V = U.view(-1, C, len(values))
+    V = U.view(task.form.samples, C, len(values))
     c = U @ (weights[:, None] * (U.T @ task.residual)) + rest * task.residual
     return c, (V * weights) @ V.mT + rest * torch.eye(C, device=V.device).to(V)
 
@@ -209,7 +210,7 @@ def _by_products(task: Problem, ridge: float) -> Float[Tensor, "rows K"]:
 def _modes(task: Problem, ridge: float) -> tuple[Modes, _Range]:
     """The modes of K; an error if A is singular to rounding."""
     modes = task.modes()
-    smallest = float(modes.values.min()) if len(modes.values) == task.rows else 0.0
+    smallest = min(modes.values.tolist()) if len(modes.values) == task.rows else 0.0
     span = _Range(smallest + ridge, max(modes.values.tolist(), default=0.0) + ridge)
     check_invertible(*span, ridge, task.matrix.stored, instead=_INSTEAD)
     return modes, span
@@ -231,7 +232,7 @@ def _times(task: Problem, ridge: float, c: Float[Tensor, "rows K"]) -> Float[Ten
 def _left(task: Problem, Ac: Float[Tensor, "rows K"]) -> float:
     """‖Ac − b‖ / ‖b‖ of b = y − f₀, the largest of all targets."""
     b = task.residual
-    gap = torch.linalg.vector_norm(Ac - b, dim=0)
+    gap = torch.linalg.vector_norm(Ac.detach() - b, dim=0)
     return float((gap / torch.linalg.vector_norm(b, dim=0).clamp(min=torch.finfo(b.dtype).tiny)).max())
 
 
@@ -246,9 +247,16 @@ def _range(times: Callable[[Tensor], Tensor], like: Float[Tensor, "rows _"]) -> 
     return _Range(min(0.0, size - _largest(lambda V: size * V - times(V), like, steps=100)), size)
 
 
+@torch.no_grad()
 def _largest(times: Callable[[Tensor], Tensor], like: Float[Tensor, "rows _"], steps: int = 10) -> float:
     """The largest size of an eigenvalue or little less, by steps of the power method from four random vectors."""
     V = torch.randn(len(like), 4, generator=torch.Generator().manual_seed(0), device="cpu").to(like)
     for _ in range(steps):
-        V = times(V / torch.linalg.vector_norm(V, dim=0).clamp(min=torch.finfo(V.dtype).tiny))
-    return float(torch.linalg.vector_norm(V, dim=0).max())
+        V = times(V / _norms(V).clamp(min=torch.finfo(V.dtype).tiny))
+    return float(_norms(V).max())
+
+
+def _norms(V: Float[Tensor, "rows K"]) -> Float[Tensor, " K"]:
+    """Of the columns, also of numbers whose squares would be 0 or infinite."""
+    size = V.abs().amax(0).clamp(min=torch.finfo(V.dtype).tiny)
+    return size * torch.linalg.vector_norm(V / size, dim=0)
