@@ -131,7 +131,7 @@ def test_in_batches_of_a_data_set_for_some_parameters(monkeypatch: pytest.Monkey
     g = targets(3, count)
     J = oracle.jacobian(model, x, keep=lambda name, p: name == "0.weight")
     expected = torch.einsum("nck,ncp->kp", g, J).square().sum(1) / N**2
-    monkeypatch.setattr(columns, "_BUDGET", 0)
+    monkeypatch.setattr(columns, "BUDGET", 0)
     monkeypatch.setattr(columns, "_COLUMN_BYTES", 4 * 8 * J.shape[2])
     read: list[int] = []
     batch = columns.Samples.batch
@@ -680,7 +680,7 @@ def test_rows_of_products_are_not_asked_for() -> None:
 
 def test_labels_of_the_wrong_kind() -> None:
     K, four = positive(), torch.eye(3 * N).view(N, 3, N, 3).permute(0, 2, 1, 3)
-    with pytest.raises(ValueError, match="centering='both' is not one of 'class', 'plain'"):
+    with pytest.raises(ValueError, match=r"centering='both' is not known. Choose one of 'class', 'plain'"):
         alignment.cka(K, torch.randn(N), centering="both")
     with pytest.raises(ValueError, match=r"y has shape \(23,\); for a kernel of 24 samples and 1 output it"):
         alignment.cka(K, torch.ones(N - 1))

@@ -147,7 +147,7 @@ def test_products_are_adjoint_and_dense(net: tuple[nn.Module, tuple[int, ...]]) 
 def test_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = conv().double(), torch.randn(7, 2, 6, 6, dtype=torch.float64)
     whole = directions(model, (2, 6, 6), x=x)
-    monkeypatch.setattr(anisotropy, "_BUDGET", 0)
+    monkeypatch.setattr(anisotropy, "BUDGET", 0)
     mixed = MixedDerivative(model, (2, 6, 6), x)
     assert mixed._samples < 7
     assert mixed._columns < 72

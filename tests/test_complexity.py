@@ -500,7 +500,7 @@ def test_fisher_rao_of_one_output() -> None:
 @every_net
 def test_margin_and_parameters(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, init, x, _ = problem(name)
-    monkeypatch.setattr(norms, "_BUDGET", 0)  # in several pieces
+    monkeypatch.setattr(norms, "BUDGET", 0)  # in several pieces
     f = model(x).detach()
     y = f.argmax(1)
     found = measures(model, init, x, y, percentile=20)

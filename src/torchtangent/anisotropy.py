@@ -15,7 +15,7 @@ from torch.nn.modules.pooling import _AdaptiveMaxPoolNd, _MaxPoolNd
 
 from torchtangent import spectrum
 from torchtangent.jacobians.call import Network, float32_products
-from torchtangent.jacobians.capture import Capture
+from torchtangent.jacobians.capture import BUDGET, Capture
 from torchtangent.jacobians.inputs import Output, check_finite, split
 from torchtangent.jacobians.select import Params
 from torchtangent.notice import warn
@@ -23,7 +23,6 @@ from torchtangent.operators import ImplicitOperator
 
 __all__ = ["Directions", "MixedDerivative", "directions"]
 
-_BUDGET = 256 << 20  # bytes of vectors in parameter space, and of activations, at a time
 _COLUMNS = 64  # products made at once, at most
 _PASSES = 4  # traces that the graph of a second derivative is about as large as
 _KINKED = (
@@ -164,8 +163,8 @@ class MixedDerivative:
         self.shape = (capture.space.size, self._x[0].numel())
         self.input_shape = self._x.shape[1:]
         # As many columns at once, and then as many samples, as the budget allows.
-        self._columns = min(_COLUMNS, max(1, capture.budget(_BUDGET) // (self.shape[0] * p.element_size())))
-        self._samples = capture.samples_within(_BUDGET, _PASSES * self._columns)
+        self._columns = min(_COLUMNS, max(1, capture.budget(BUDGET) // (self.shape[0] * p.element_size())))
+        self._samples = capture.samples_within(BUDGET, _PASSES * self._columns)
         self._batched = True  # backward passes of several columns can run as one
 
     def gram(self, V: Float[Tensor, "d K"]) -> Float[Tensor, "d K"]:

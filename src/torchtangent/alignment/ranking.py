@@ -116,15 +116,14 @@ def rank_tasks(
            random     0.294
     """
     capture = Capture(model, params, output)
-    p = next(iter(capture.params.values()))
-    samples = Samples(x, p.device)
-    capture.check(samples.batch(0, min(2, len(samples))))
+    samples = Samples(x, capture.device)
+    capture.check(samples.few())
     N, labels = len(samples), _named(targets)
     shape = (N, *capture.output_shape)
-    g = torch.stack([_centred(name, y.to(p.device), shape) for name, y in labels.items()], -1)  # (N, C, tasks)
+    g = torch.stack([_centred(name, y.to(capture.device), shape) for name, y in labels.items()], -1)  # (N, C, tasks)
     squares = g.square().sum((0, 1))
     mix = _root_of_covariance(g / squares.sqrt())
-    dtype = torch.promote_types(p.dtype, torch.float32)
+    dtype = capture.wide_dtype
     forms = pulled_squares(capture, samples, g.to(dtype)).double()
     means = pulled_squares(capture, samples, mix.to(dtype).expand(N, -1, -1)).double()
     trace, mixed = _square_sums(capture, samples, mix)

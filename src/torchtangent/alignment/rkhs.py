@@ -15,11 +15,11 @@ from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.select import Params
 from torchtangent.kernel.columns import pull_columns, split_columns
-from torchtangent.kernel.matrix import Matrix
+from torchtangent.kernel.matrix import Matrix, as_square
 from torchtangent.kernel.samples import Samples
 from torchtangent.kernel.targets import Form, as_columns, numbers
 from torchtangent.operators.symmetric import eigh
-from torchtangent.spectrum import Eigenpairs, square, top
+from torchtangent.spectrum import Eigenpairs, top
 from torchtangent.spectrum.checks import check_numbers, check_some_rows, check_symmetric
 from torchtangent.spectrum.inverse import check_invertible, checked_ridge
 
@@ -50,14 +50,13 @@ def target(
     tensor(0.5000)
     """
     capture = Capture(model, params, output)
-    p = next(iter(capture.params.values()))
-    samples = Samples(x, p.device)
-    capture.check(samples.batch(0, min(2, len(samples))))
+    samples = Samples(x, capture.device)
+    capture.check(samples.few())
     N, shape, g = len(samples), capture.output_shape, numbers(g, "g")
     C, axes = shape.numel(), 1 + len(shape)
     if g.dim() > 2 and g.shape[1:axes] == shape:
         g = g.reshape(len(g), *[C] * (C > 1), *g.shape[axes:])
-    like = torch.empty(0, dtype=torch.promote_types(p.dtype, torch.float32), device=p.device)
+    like = torch.empty(0, dtype=capture.wide_dtype, device=capture.device)
     G, form = as_columns(g, (N, N, C, C), like, "g")
     return form.each(pulled_squares(capture, samples, form.by_sample(G)) / N**2)
 
@@ -187,7 +186,7 @@ def energy(K: Any, y: Targets, k: int = 50) -> Float[Tensor, "*K"]:
 
 def _read(K: Any, g: Targets) -> tuple[Matrix, Float[Tensor, "rows K"], Form]:
     """A kernel, and targets for it as columns."""
-    matrix = square(K)
+    matrix = as_square(K)
     if isinstance(K, Tensor | np.ndarray):  # what is known by its products is symmetric, and rows of it are costly
         check_some_rows(matrix)
     return matrix, *as_columns(g, K.shape, matrix, "g")

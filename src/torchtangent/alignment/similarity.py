@@ -11,11 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torchtangent.alignment.labels import Targets, one_hot
-from torchtangent.kernel.matrix import Matrix, as_matrix
+from torchtangent.kernel.matrix import Matrix, as_matrix, as_square
 from torchtangent.kernel.targets import numbers
-from torchtangent.notice import warn
+from torchtangent.notice import check_choice, warn
 from torchtangent.spectrum.checks import check_numbers, check_symmetric
-from torchtangent.spectrum.leading import square
 
 _BLOCK_BYTES = 64 << 20  # of rows at a time
 NOISE = 1  # roundings of K, whose own are a third of that: what centering leaves below cannot be told from zero
@@ -85,11 +84,10 @@ def cka(K: Any, y: Targets, *, centering: str = "class") -> Any:
     >>> cka(K, y), cka(K, torch.tensor([1, -1, 1, -1]))
     (tensor(1.), tensor(0.))
     """
-    if centering not in _CENTERINGS:
-        raise ValueError(f"centering={centering!r} is not one of {', '.join(map(repr, _CENTERINGS))}.")
+    check_choice("centering", centering, _CENTERINGS)
     if isinstance(K, Mapping):
         return {name: cka(k, y, centering=centering) for name, k in K.items()}
-    matrix = square(K)
+    matrix = as_square(K)
     outputs = K.shape[2] if len(K.shape) == 4 else 1
     samples = matrix.shape[0] // outputs
     Y = _label_matrix(y, samples, outputs).to(matrix.device)

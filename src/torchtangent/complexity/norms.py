@@ -16,14 +16,13 @@ from torch import Tensor, nn
 from torchtangent.complexity.paths import path_norms
 from torchtangent.curvature import Implicit, fisher
 from torchtangent.jacobians.call import Network, undisturbed
-from torchtangent.jacobians.capture import Capture
+from torchtangent.jacobians.capture import BUDGET, Capture
 from torchtangent.jacobians.inputs import Inputs, Output, split
 from torchtangent.jacobians.modes import unwrapped
 from torchtangent.jacobians.select import Params, select
 from torchtangent.jacobians.uses import LayerUse
 from torchtangent.kernel.targets import numbers
 
-_BUDGET = 256 << 20  # bytes of activations at a time
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -173,7 +172,7 @@ def measures(
     norms |= path_norms(capture.network, x[:1])
 
     capture.check(x)
-    f = torch.cat([capture.outputs(part) for _, part in split(x, capture.samples_within(_BUDGET, 1))])
+    f = torch.cat([capture.outputs(part) for _, part in split(x, capture.samples_within(BUDGET, 1))])
     margin = torch.quantile(margins(f, y).double(), percentile / 100)
     binary = f[0].numel() == 1
     rao = fisher_rao(

@@ -15,13 +15,12 @@ from torchtangent.curvature.cotangents import Cotangents
 from torchtangent.curvature.data import Batches
 from torchtangent.curvature.representation import Accumulator, Representation, Scope
 from torchtangent.jacobians.call import float32_products
-from torchtangent.jacobians.capture import Capture
+from torchtangent.jacobians.capture import BUDGET, Capture
 from torchtangent.jacobians.inputs import Inputs, batch_size, leaves, map_leaves, wide
 from torchtangent.jacobians.products import Replayed, pull, push, replayed
 from torchtangent.operators import ImplicitOperator
 
 Loss = Callable[[Tensor, Any], Tensor]
-_BUDGET = 256 << 20  # bytes of activations at a time
 _KEPT = 64 << 20  # bytes of graphs that are kept between products
 _PATIENCE = 4  # products after which it pays to keep them
 
@@ -100,7 +99,7 @@ class FisherProduct:
         self._kept = kept
 
     def _size(self, x: Inputs) -> int:
-        return self.capture.samples_within(_BUDGET, 2)  # of J v there is a graph, too
+        return self.capture.samples_within(BUDGET, 2)  # of J v there is a graph, too
 
 
 def _add(total: dict[str, Tensor], v: dict[str, Tensor]) -> None:

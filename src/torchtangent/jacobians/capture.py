@@ -36,6 +36,8 @@ from torchtangent.jacobians.verify import check_in_batch, verify
 from torchtangent.notice import warn
 from torchtangent.operators.space import Space
 
+BUDGET = 256 << 20  # bytes of activations, factors or vectors at a time
+
 
 class Capture:
     """A model, a choice of parameters and of an output, ready to be differentiated sample by sample.

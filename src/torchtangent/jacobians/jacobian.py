@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchtangent.jacobians.call import float32_products
-from torchtangent.jacobians.capture import Capture
+from torchtangent.jacobians.capture import BUDGET, Capture
 from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import Inputs, Output, batch_size, leaves, split, versions
 from torchtangent.jacobians.products import pull, push
@@ -18,8 +18,6 @@ from torchtangent.jacobians.select import Params
 from torchtangent.operators.derivative import linear
 from torchtangent.operators.memory import require
 from torchtangent.operators.space import Space, Vector
-
-_BUDGET = 256 << 20  # bytes of activations and factors at a time
 
 
 def jacobian(model: nn.Module, x: Inputs, *, params: Params = None, output: Output = None) -> Jacobian:
@@ -122,7 +120,7 @@ class Jacobian:
 
     def _pieces(self, cotangents: int = 1) -> Iterator[tuple[slice, Inputs]]:
         self._check()
-        return split(self._x, self._capture.samples_within(_BUDGET, cotangents))
+        return split(self._x, self._capture.samples_within(BUDGET, cotangents))
 
     def _check_like(self, v: Tensor) -> None:
         """A vector must be of the parameters' dtype (or float32, for those of half precision) and device."""

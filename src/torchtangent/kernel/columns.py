@@ -12,14 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.jacobians.capture import Capture
+from torchtangent.jacobians.capture import BUDGET, Capture
 from torchtangent.jacobians.factors import LayerJacobian, Outer
 from torchtangent.jacobians.inputs import Inputs, batch_size
 from torchtangent.jacobians.products import push
 from torchtangent.kernel.samples import Samples
 from torchtangent.kernel.way import inputs_of
 
-_BUDGET = 256 << 20  # bytes of activations and factors at a time
 _COLUMN_BYTES = 1 << 30  # of vectors in parameter space at a time
 
 
@@ -53,7 +52,7 @@ def batches(capture: Capture, samples: Samples) -> Iterator[tuple[slice, Inputs]
     capture.check(samples.few())
     outputs = capture.output_shape.numel()
     largest = outputs * max(p.numel() * max(4, p.element_size()) for p in capture.params.values())
-    step = min(capture.samples_within(_BUDGET, outputs), max(1, capture.budget(_BUDGET) // largest))
+    step = min(capture.samples_within(BUDGET, outputs), max(1, capture.budget(BUDGET) // largest))
     for start in range(0, len(samples), step):
         stop = min(start + step, len(samples))
         yield slice(start * outputs, stop * outputs), samples.batch(start, stop)

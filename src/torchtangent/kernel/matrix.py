@@ -92,6 +92,14 @@ def as_matrix(K: Tensor | np.ndarray | Operator | Any, device: torch.device | st
     return _Streamed(K, dtype, where)
 
 
+def as_square(K: Tensor | np.ndarray | Operator | Any, device: torch.device | str | None = None) -> Matrix:
+    """K as a square matrix, with a row for each sample and output."""
+    shape = tuple(K.shape)
+    if len(shape) not in (2, 4) or shape[0] != shape[1]:
+        raise ValueError(f"K must be a square matrix (N, N), or (N, N, C, C) for C outputs, got shape {shape}.")
+    return as_matrix(K, device)
+
+
 def _checked_dtype(dtype: Any) -> torch.dtype:
     """A dtype of floating-point numbers, torch's or numpy's, as torch's."""
     found = dtype if isinstance(dtype, torch.dtype) else torch.from_numpy(np.empty(0, dtype)).dtype

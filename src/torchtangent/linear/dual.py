@@ -17,6 +17,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from torchtangent import spectrum
+from torchtangent.kernel.matrix import as_square
 from torchtangent.kernel.progress import Progress, Report
 from torchtangent.linear.batches import Schedule, check_count, check_schedule, divided, rates, shuffled
 from torchtangent.linear.fit import Fit
@@ -95,7 +96,7 @@ class SGD:
         check_schedule(schedule)
         self._loss, self._lr, self._schedule = find_loss(loss), lr, schedule
         self._rule = Rule(momentum, nesterov, weight_decay)
-        self._K = spectrum.square(K, device)
+        self._K = as_square(K, device)
         check_some_rows(self._K)
         self._y, self._form = read_labels(y, self._loss, K.shape, self._K)
         if self._loss.classes and np.ndim(f0) == 3 and self._form.targets == np.shape(f0)[1]:

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
+from torchtangent.notice import check_choice
+
 
 @final
 @dataclass(frozen=True)
@@ -91,6 +93,5 @@ LOSSES = {
 
 def find_loss(name: str) -> Loss:
     """The loss of this name."""
-    if name not in LOSSES:
-        raise ValueError(f"loss={name!r} is not known. Choose one of {', '.join(map(repr, LOSSES))}.")
+    check_choice("loss", name, LOSSES)
     return LOSSES[name]

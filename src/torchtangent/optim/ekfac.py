@@ -9,7 +9,7 @@ from typing import Any, Unpack, final
 import torch
 from torch import Tensor, nn
 
-from torchtangent.curvature.cotangents import check_choice
+from torchtangent.notice import check_choice
 from torchtangent.optim.damping import DAMPINGS, Adaptive, shift
 from torchtangent.optim.decompose import eigenbases
 from torchtangent.optim.layer import Layer

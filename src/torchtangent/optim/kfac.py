@@ -8,7 +8,7 @@ from typing import Any, Unpack, final
 
 from torch import Tensor, nn
 
-from torchtangent.curvature.cotangents import check_choice
+from torchtangent.notice import check_choice
 from torchtangent.optim.damping import DAMPINGS, Adaptive, shares
 from torchtangent.optim.decompose import eigenbases, inverse
 from torchtangent.optim.layer import Layer

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypedDict
 
-from torchtangent.curvature.cotangents import LIKELIHOODS, check_choice
+from torchtangent.curvature.cotangents import LIKELIHOODS
+from torchtangent.notice import check_choice
 from torchtangent.optim.plan import RESTS
 
 

@@ -12,8 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torchtangent.curvature.cotangents import check_choice
-from torchtangent.notice import warn
+from torchtangent.notice import check_choice, warn
 from torchtangent.optim.notices import Notices, round_number
 
 SCALES = ("max", "trace")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torchtangent import alignment
 from torchtangent import spectrum as spectra
+from torchtangent.notice import check_choice
 from torchtangent.probe.state import State, Undefined, norm
 
 _LEADING = (2, 5, 10, 20, 50, 100)  # eigenvalues to record, besides the largest
@@ -99,8 +100,7 @@ def choose(names: Iterable[str] | None) -> list[str]:
         return [name for name, one in MEASURES.items() if one.default]
     chosen = [names] if isinstance(names, str) else list(names)
     for name in chosen:
-        if name not in MEASURES:
-            raise ValueError(f"measure {name!r} is not one of {', '.join(map(repr, MEASURES))}.")
+        check_choice("measure", name, MEASURES)
     if not chosen:
         raise ValueError(f"measures is empty: nothing would be recorded. There are {', '.join(map(repr, MEASURES))}.")
     return chosen

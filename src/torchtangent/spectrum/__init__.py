@@ -1,7 +1,6 @@
 """Spectra of kernels: leading eigenpairs, the tasks that they are, and what all eigenvalues say together."""
 
 from torchtangent.spectrum.leading import Eigenpairs, eigentasks, top
-from torchtangent.spectrum.leading import square as square  # for other rooms of the house
 from torchtangent.spectrum.measures import center, effective_rank, trace_ratio
 
 __all__ = ["Eigenpairs", "center", "effective_rank", "eigentasks", "top", "trace_ratio"]

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from torchtangent.jacobians.call import float32_products
-from torchtangent.kernel.matrix import Matrix, as_matrix
+from torchtangent.kernel.matrix import Matrix, as_matrix, as_square
 from torchtangent.notice import warn
 from torchtangent.operators import Operator
 from torchtangent.operators.lanczos import leading_pairs
@@ -125,7 +125,7 @@ def top(
     >>> lam, phi[:, 0]
     (tensor([3., 2.]), tensor([0., 1., 0.]))
     """
-    source = square(K, device)
+    source = as_square(K, device)
     size = source.shape[0]
     if not 1 <= k <= size:
         raise ValueError(f"k must be between 1 and N = {size}, got {k}.")
@@ -147,14 +147,6 @@ def top(
             "eigenvalue. Raise tol or max_restarts, or ask for fewer pairs.",
         )
     return Eigenpairs(values, _signed(vectors), residuals.to(values.dtype), not bool(missed.any()))
-
-
-def square(K: Tensor | np.ndarray | Operator | Any, device: torch.device | str | None = None) -> Matrix:
-    """K as a square matrix, with a row for each sample and output."""
-    shape = tuple(K.shape)
-    if len(shape) not in (2, 4) or shape[0] != shape[1]:
-        raise ValueError(f"K must be a square matrix (N, N), or (N, N, C, C) for C outputs, got shape {shape}.")
-    return as_matrix(K, device)
 
 
 @overload

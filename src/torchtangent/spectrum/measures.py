@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.kernel.matrix import Matrix
+from torchtangent.kernel.matrix import Matrix, as_square
 from torchtangent.kernel.sketch import Features
 from torchtangent.kernel.targets import numbers
 from torchtangent.operators import Operator
 from torchtangent.spectrum.checks import check_numbers, check_symmetric
-from torchtangent.spectrum.leading import rounding, square, top
+from torchtangent.spectrum.leading import rounding, top
 
 _BLOCK = 256  # rows at a time
 _NEGATIVE = 1e-2  # of the largest eigenvalue: more than kernels of the lowest precision are off
@@ -152,4 +152,4 @@ def _vector(values: Any) -> Float[Tensor, " R"]:
 
 def _matrix(K: Any) -> Matrix:
     """A kernel as a square matrix, with a row for each sample and output."""
-    return square(K.operator() if isinstance(K, Features) else K)
+    return as_square(K.operator() if isinstance(K, Features) else K)

@@ -10,14 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.kernel.matrix import Matrix, as_matrix
+from torchtangent.kernel.matrix import Matrix, as_matrix, as_square
 from torchtangent.kernel.sketch import Features
 from torchtangent.kernel.targets import Form, as_columns
 from torchtangent.linear.points import Terms, at_start
 from torchtangent.operators import DenseOperator, ImplicitOperator, Operator
 from torchtangent.operators.spectrum import EXACT_LIMIT
 from torchtangent.operators.symmetric import eigh, reflect
-from torchtangent.spectrum import square
 from torchtangent.spectrum.checks import check_symmetric
 from torchtangent.spectrum.leading import rounding
 
@@ -122,7 +121,7 @@ def problem(K: Any, y: Any, f0: Any = None) -> Problem:
         K = K.operator()
     elif isinstance(K, DenseOperator):
         K = K.matrix
-    matrix = square(as_matrix(K))
+    matrix = as_square(as_matrix(K))
     like = torch.empty(0, dtype=torch.float64, device=matrix.device)
     columns, form = as_columns(y, K.shape, like, instead=", or to classify")
     if isinstance(K, Operator) and not K.matrix_free:
