@@ -324,13 +324,13 @@ def test_at_that_is_nested_or_has_a_prefix_is_said_briefly() -> None:
         ValueError, match=r"missing 5\.bias, … \(9 in all\)\. It holds other mappings \('adam', 'model'\)"
     ):
         linearize(conv_net(), {"epoch": 3, "adam": {}, "model": state})
-    with pytest.raises(ValueError, match=r"… \(7 in all\)\. Pass what the model's state_dict\(\) returns"):
+    with pytest.raises(ValueError, match=r"and 1 more\. Pass what the model's state_dict\(\) returns"):
         bare(load)(conv_net(), {5: X})
     with pytest.raises(ValueError, match=r"Its names begin with 'module\.', those of the model do not") as error:
         linearize(conv_net(), {f"module.{name}": t for name, t in state.items()})
     assert str(error.value).count("missing") == 6
     assert "unexpected" not in str(error.value)
-    assert "… (15 in all)" in str(error.value)
+    assert "and 9 more" in str(error.value)
 
 
 # ------------------------------------------------------------------------------------------ parameters and outputs

@@ -1,4 +1,4 @@
-"""`fisher()` and `hessian()`: the one loop over data."""
+"""`fisher()` and `hessian()`, and where their layer Jacobians come from."""
 
 from __future__ import annotations
 

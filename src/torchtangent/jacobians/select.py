@@ -7,6 +7,8 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
+from torchtangent.notice import listed
+
 Params = str | Iterable[str] | Callable[[str, nn.Parameter], bool] | None
 
 
@@ -56,16 +58,12 @@ def select(model: nn.Module, params: Params = None) -> dict[str, nn.Parameter]:
             if not any(fnmatchcase(name, pattern) for name in trainable):
                 raise ValueError(
                     f"params pattern '{pattern}' matches no trainable parameter. "
-                    f"The trainable ones are: {_shorten(list(trainable))}."
+                    f"The trainable ones are: {listed(list(trainable), most=12)}."
                 )
         chosen = {n: p for n, p in trainable.items() if any(fnmatchcase(n, pat) for pat in patterns)}
         asked = f"params={patterns}"
     if not chosen:
         raise ValueError(
-            f"No trainable parameter is chosen by {asked}. The trainable ones are: {_shorten(list(trainable))}."
+            f"No trainable parameter is chosen by {asked}. The trainable ones are: {listed(list(trainable), most=12)}."
         )
     return chosen
-
-
-def _shorten(names: list[str], most: int = 12) -> str:
-    return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")

@@ -30,7 +30,7 @@ from torch import Tensor
 from torchtangent.kernel.manifest import Journal, Manifest, rename
 from torchtangent.kernel.tilefile import HEADER, TileFile
 from torchtangent.kernel.tiles import Key, Tile, mirror
-from torchtangent.notice import warn
+from torchtangent.notice import listed, warn
 
 _OTHER_FORMATS = {".pt", ".pth", ".npz", ".safetensors", ".h5", ".csv"}
 
@@ -184,10 +184,9 @@ class KernelStore:
         checksums = self._checksums()
         damaged = self._file.damaged(checksums)
         if damaged:
-            names = ", ".join(map(str, damaged[:5])) + (", ..." if len(damaged) > 5 else "")
             warn(
                 f"{len(damaged)} of {len(self.tiles)} tiles of '{self.path}' are damaged on disk and will be computed "
-                f"again: {names}.",
+                f"again: {listed([*map(str, damaged)])}.",
             )
         if self.complete and not damaged and self._file.sealed():
             return

@@ -1,4 +1,4 @@
-"""The command line: list, reproduce, report, claims."""
+"""The command line: list, reproduce, judge, report, claims."""
 
 from __future__ import annotations
 

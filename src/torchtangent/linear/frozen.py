@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from torchtangent.jacobians.graph import Graph
 from torchtangent.jacobians.inputs import Output, find
+from torchtangent.notice import listed
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -148,7 +149,7 @@ def load(network: nn.Module, at: Mapping[str, Any] | str | os.PathLike[str]) -> 
 def _differences(missing: list[str], unexpected: list[Any], at: Mapping[Any, Any]) -> str:
     """A few of the names that do not fit, and what to do."""
     wrong = [f"missing {name}" for name in missing] + [f"unexpected {name}" for name in unexpected]
-    names = ", ".join(wrong[:6]) + (f", … ({len(wrong)} in all)" if len(wrong) > 6 else "")
+    names = listed(wrong)
     if nested := [repr(key) for key, value in at.items() if isinstance(value, Mapping)]:
         return f"{names}. It holds other mappings ({', '.join(nested)}): pass the one that is the model's state dict."
     given = [str(key) for key in at]

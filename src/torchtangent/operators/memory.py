@@ -1,4 +1,4 @@
-"""Large tensors in main memory, in large pages.
+"""Large tensors in main memory, in large pages; and a word before one that does not fit.
 
 The system hands memory out page by page when it is first written to, which for pages of 4 KiB takes many times as long
 as the writing. NumPy asks for pages of 2 MiB, torch does not; so NumPy is asked.
