@@ -320,9 +320,7 @@ def bare(function: Callable) -> Callable:
 
 def test_at_that_is_nested_or_has_a_prefix_is_said_briefly() -> None:
     state = conv_net().state_dict()
-    with pytest.raises(
-        ValueError, match=r"missing 5\.bias, … \(9 in all\)\. It holds other mappings \('adam', 'model'\)"
-    ):
+    with pytest.raises(ValueError, match=r"missing 5\.bias and 3 more\. It holds other mappings \('adam', 'model'\)"):
         linearize(conv_net(), {"epoch": 3, "adam": {}, "model": state})
     with pytest.raises(ValueError, match=r"and 1 more\. Pass what the model's state_dict\(\) returns"):
         bare(load)(conv_net(), {5: X})
