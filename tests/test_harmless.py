@@ -431,3 +431,40 @@ def test_after_calls_in_many_threads() -> None:
             sys.setswitchinterval(interval)
     assert not failed
     assert switches() == before
+
+
+class Centred(nn.Module):
+    """Writes to its inputs, as `x -= mean` does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.writes = nn.Linear(4, 2), True
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.writes:
+            x = x.clone()
+        x -= 1.0
+        return self.lin(x)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model, x: tt.jacobian(model, x).dense(),
+        lambda model, x: tt.jacobian(model, x) @ torch.ones(10, dtype=torch.float64),
+        lambda model, x: tt.ntk(model, x, reduce="trace"),
+        lambda model, x: tt.fisher(model, (x, None), tt.Dense).dense(),
+        lambda model, x: tt.fisher(model, (x, None), tt.Implicit) @ torch.ones(10, dtype=torch.float64),
+        lambda model, x: tt.hessian(model, (x, x[:, :2]), nn.functional.mse_loss) @ torch.ones(10, dtype=torch.float64),
+        lambda model, x: tt.sketch.nystrom(model, x, 3).matrix,
+        lambda model, x: tt.linearize(model)(x.clone()),
+    ],
+)
+def test_a_model_that_writes_to_its_inputs(call: Callable[[nn.Module, Tensor], Tensor]) -> None:
+    torch.manual_seed(0)
+    model, x = Centred().double(), torch.randn(6, 4, dtype=torch.float64)
+    before = x.clone()
+    found = call(model, x)
+    assert x.equal(before)
+    model.writes = False
+    torch.testing.assert_close(found, call(model, x))

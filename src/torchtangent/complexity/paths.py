@@ -22,8 +22,9 @@ def path_norms(network: Network, x: Tensor) -> dict[str, float]:
     Networks that subtract are refused.
     """
     wide, ones = Network(copy.deepcopy(network.model).double(), network.output), torch.ones_like(x).double()
+    sums = {p: float(_run(wide, ones, p).sum()) for p in (1, 2)}
     _check_signs(wide, ones)
-    return {f"path_{p}": float(_run(wide, ones, p).sum()) ** (1 / p) for p in (1, 2)}
+    return {f"path_{p}": total ** (1 / p) for p, total in sums.items()}
 
 
 def _run(network: Network, x: Tensor, p: int) -> Tensor:

@@ -13,7 +13,17 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from torchtangent.jacobians.inputs import Inputs, Output, arguments, batch_size, find, map_leaves, pick
+from torchtangent.jacobians.inputs import (
+    Inputs,
+    Output,
+    arguments,
+    batch_size,
+    find,
+    leaves,
+    map_leaves,
+    pick,
+    version_of,
+)
 from torchtangent.jacobians.switches import plain_attention, plain_layers, precision, step_by_step
 from torchtangent.operators import product
 from torchtangent.operators.autocast import no_autocast
@@ -33,6 +43,7 @@ class Network:
 
     def __init__(self, model: nn.Module, output: Output = None) -> None:
         self.model, self.output = model, output
+        self._writes: bool | None = None  # to its inputs: known after the first call
         self._names: dict[int, list[str]] = defaultdict(list)
         for path, module in model.named_modules():
             for attribute, p in module._parameters.items():
@@ -44,7 +55,9 @@ class Network:
 
         Outputs (N,) are (N, 1) here, unless they are wanted `as_returned`.
         """
-        args, kwargs = arguments(map_leaves(_usable, x))
+        x = map_leaves(self._own, x)
+        args, kwargs = arguments(x)
+        before = [version_of(t) for t in leaves(x)]
         replaced = self._copied_buffers()
         for key, value in (params or {}).items():
             replaced.update(dict.fromkeys(self._names[key], value))
@@ -60,6 +73,7 @@ class Network:
                     "and must work for any number of samples."
                 )
             raise
+        self._check_writes([version_of(t) for t in leaves(x)] != before)
         n = batch_size(x)
         try:
             f = pick(result, self.output, n)
@@ -71,6 +85,20 @@ class Network:
                     "depend on nothing else. What belongs to samples (masks, targets) goes in as an input of the model."
                 )
             raise
+
+    def _own(self, t: Tensor) -> Tensor:
+        """An input without its own graph; a copy, if the model may write to it or it was made in inference mode."""
+        frozen = t.is_inference() and not torch.is_inference_mode_enabled()  # autograd keeps none of those
+        return t.detach() if self._writes is False and not frozen else t.detach().clone()
+
+    def _check_writes(self, written: bool) -> None:
+        """Go on with copies of the inputs only for a model that writes to them."""
+        if written and self._writes is False:
+            raise RuntimeError(
+                "The model writes to its inputs, in this batch and not in the first: they have changed. Let it write "
+                "to a copy."
+            )
+        self._writes = self._writes or written
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
@@ -97,11 +125,6 @@ class Network:
                     made[id(b)] = made.get(id(b), b.clone())
                     copies[f"{path}.{attribute}" if path else attribute] = made[id(b)]
         return copies
-
-
-def _usable(t: Tensor) -> Tensor:
-    """Without its own graph; a copy, if it was made in inference mode: autograd keeps none of those."""
-    return t.clone() if t.is_inference() and not torch.is_inference_mode_enabled() else t.detach()
 
 
 def _described(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

@@ -64,9 +64,10 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> tupl
     generator = torch.Generator().manual_seed(0)
     at = frozen.leaves(names)
     with torch.enable_grad(), frozen.at(at):
-        f = frozen(*args, **kwargs)
+        own, named = _copied(args, kwargs)
+        f = frozen(*own, **named)
         check_finite(f.detach().reshape(len(f) if f.dim() else 1, -1))
-        check_reached(f, [*at.values(), *tree_leaves((args, kwargs))])
+        check_reached(f, [*at.values(), *tree_leaves((args, kwargs, own, named))])
         u = noise(f.detach(), generator)
         gradient = pull_back(f, at, u)
     v = {name: noise(g, generator).requires_grad_() for name, g in gradient.items()}
@@ -92,6 +93,11 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> tupl
     )
 
 
+def _copied(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """Inputs for a network that may write to them."""
+    return tree_map_only(Tensor, torch.clone, (args, kwargs))
+
+
 class _Trial(NamedTuple):
     """Random u and v, and the true gradient Jᵀu."""
 
@@ -105,7 +111,7 @@ def _works(way: Way, trial: _Trial, frozen: Frozen, args: Args, kwargs: Kwargs) 
     try:
         with torch.enable_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)  # torch's own
-            w = way(frozen, trial.v, args, kwargs)[1]
+            w = way(frozen, trial.v, *_copied(args, kwargs))[1]
             back = pull_back(w, trial.v, trial.u)
     except torch.OutOfMemoryError:
         raise
