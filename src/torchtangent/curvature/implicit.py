@@ -57,20 +57,22 @@ class FisherProduct:
             self.capture.check_unmoved()
             products = [self._replayed(column.contiguous()) for column in V.unbind(1)]
             return products[0].unsqueeze(1) if len(products) == 1 else torch.stack(products, 1)
-        total, n = V.new_zeros(V.shape[1], V.shape[0]), 0  # a row for each column of V: its parameters are views of it
+        total, n = V.new_empty(V.shape[1], V.shape[0]), 0  # a row for each column of V: its parameters are views of it
         pairs = [
             (self.capture.space.split(column.contiguous()), self.capture.space.split(row))
             for column, row in zip(V.unbind(1), total, strict=True)
         ]
         pulled = self.cotangents.start()
         for x, y in self.batches.pieces(self._size):
+            add = Tensor.add_ if n else Tensor.copy_
             n += batch_size(x)
             self.capture.check(x)
             u: Tensor | None = None
             for v, product in pairs:
                 f, w = push(self.capture, x, v, graph=True)
                 u = pulled(f.detach(), y) if u is None else u
-                _add(product, pull(self.capture, x, self.cotangents.weigh(u, w), f))
+                for name, g in pull(self.capture, x, self.cotangents.weigh(u, w), f).items():
+                    add(product[name], g)
         return total.div_(n).T.contiguous()
 
     def _replayed(self, v: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
@@ -100,11 +102,6 @@ class FisherProduct:
 
     def _size(self, x: Inputs) -> int:
         return self.capture.samples_within(BUDGET, 2)  # of J v there is a graph, too
-
-
-def _add(total: dict[str, Tensor], v: dict[str, Tensor]) -> None:
-    for name, t in v.items():
-        total[name].add_(t)
 
 
 class HessianProduct:
