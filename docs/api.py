@@ -24,7 +24,19 @@ SECTIONS = {  # title → module, name in front of its names
     "Anisotropy": (tt.anisotropy, "tt.anisotropy"),
     "Optimizers": (tt.optim, "tt.optim"),
 }
-METHODS = (tt.Jacobian, tt.Operator, tt.TangentProbe, tt.spectrum.Eigenpairs, operators.Basis)  # with all of theirs
+METHODS = (  # classes that are listed with all of theirs
+    tt.Jacobian,
+    tt.Operator,
+    tt.TangentProbe,
+    tt.spectrum.Eigenpairs,
+    tt.dual.Fit,
+    tt.dual.SGD,
+    tt.sketch.Features,
+    tt.complexity.Trajectory,
+    tt.optim.EKFAC,
+    operators.Basis,
+    operators.Space,
+)
 
 
 def page() -> str:
@@ -48,7 +60,10 @@ def page() -> str:
 
 def methods(thing: Any) -> Iterator[str]:
     """A line for each public method and property of the classes that one works with."""
-    for name, value in vars(thing).items() if thing in METHODS else ():
+    if thing not in METHODS:
+        return
+    ours = [vars(kind) for kind in inspect.getmro(thing) if kind.__module__.startswith("torchtangent")]
+    for name, value in {name: value for own in reversed(ours) for name, value in own.items()}.items():
         if not name.startswith("_") and inspect.getdoc(value) and (callable(value) or isinstance(value, property)):
             yield f"| · `.{name}{'' if isinstance(value, property) else '()'}` | {summary(value)} |"
 

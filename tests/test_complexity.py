@@ -180,7 +180,7 @@ def test_data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
         model[0].weight.fill_(math.nan)
     assert math.isnan(run.step())
     for made in (feature_norm, Trajectory):
-        with pytest.raises(TypeError, match="if one is a target, give a data set of inputs alone"):
+        with pytest.raises(TypeError, match="if one is a target, give a data set without it"):
             made(mlp(4, 3), TensorDataset(x, y))
         with pytest.raises(TypeError, match=r"a data set .* got DataLoader\. Pass loader\.dataset"):
             made(mlp(4, 3), DataLoader(TensorDataset(x)))

@@ -740,3 +740,9 @@ def test_a_result_that_is_not_there() -> None:
 
     with pytest.raises(ValueError, match="output=5 would pick one of several results, and the model returns 2 results"):
         tt.jacobian(Two(3, 2), torch.randn(4, 3), output=5)
+
+
+def test_targets_beside_the_inputs_of_a_kernel() -> None:
+    x, y = torch.randn(6, 3), torch.arange(6)
+    with pytest.raises(TypeError, match=r"The inputs are 2 things, .*; if one is a target, give x without it"):
+        tt.ntk(nn.Linear(3, 1), (x, y))

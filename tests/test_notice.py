@@ -1,10 +1,13 @@
 """Warnings are about the user's own line."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
 
 import torchtangent as tt
+from torchtangent import notice
 
 
 class Decides(nn.Module):
@@ -36,3 +39,15 @@ def test_an_optimizer_points_at_the_line_that_calls_it() -> None:
     with pytest.warns(tt.TangentWarning, match="no rule") as found:
         tt.optim.EKFAC(model, lr=0.1, damping=0.1)
     assert {w.filename for w in found} == {__file__}
+
+
+@pytest.mark.parametrize(("action", "times"), [("default", 2), ("once", 2), ("always", 6)])
+def test_a_line_is_warned_of_once(action: str, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python would forget what it said, since warnings are caught inside."""
+    monkeypatch.setattr(notice, "_said", set())
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter(action)
+        for _ in range(3):
+            tt.jacobian(Decides(1), torch.randn(4, 3)).dense()
+            tt.jacobian(Decides(1), torch.randn(4, 3)).dense()
+    assert len([w for w in found if w.category is tt.TangentWarning]) == times

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterable
 
+_said: set[tuple[str, str, int]] = set()  # warnings, and the lines that they were about
 _LIBRARIES = ("torchtangent", "torch", "contextlib", "functools", "jaxtyping", "beartype")
 
 
@@ -18,7 +19,24 @@ def warn(message: str, category: type[Warning] = TangentWarning) -> None:
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES:
         level, frame = level + 1, frame.f_back
+    said = message, frame.f_code.co_filename, frame.f_lineno
+    if said in _said and _is_for_once(message, category, frame.f_globals.get("__name__", ""), frame.f_lineno):
+        return
+    _said.add(said)
     warnings.warn(message, category, stacklevel=level)
+
+
+def _is_for_once(message: str, category: type[Warning], module: str, line: int) -> bool:
+    """Whether Python is to say it once for a line. It forgets what it said wherever somebody catches warnings."""
+    for action, text, kind, where, number in warnings.filters:
+        if (
+            issubclass(category, kind)
+            and (text is None or text.match(message))
+            and (where is None or where.match(module))
+            and number in (0, line)
+        ):
+            return action in ("default", "module", "once")
+    return True
 
 
 def listed(names: list[str], most: int = 6) -> str:

@@ -18,8 +18,9 @@ class EKFAC(Representation):
     """F_layer ≈ (Q_B ⊗ Q_A) diag(s) (Q_B ⊗ Q_A)ᵀ with s = (1/N) Σ_nm ((Q_B ⊗ Q_A)ᵀ J_nᵀ u_mn)².
 
     George et al. (2018), *Fast approximate natural gradient descent in a Kronecker-factored eigenbasis*. Of all
-    diagonals in KFAC's eigenbasis s is the one nearest to F. It takes a second sweep over the data, so the data must
-    repeat. What is not a matrix of a linear map is represented by `rest`.
+    diagonals in KFAC's eigenbasis s is the one nearest to F. It takes a second sweep over the data, which must then
+    be the same (a shuffled loader will do only while its factors are small enough to be kept). What is not a matrix of
+    a linear map is represented by `rest`.
 
     Args:
         sharing: Which KFAC the eigenbasis comes from, "expand" or "reduce" (see `KFAC`).

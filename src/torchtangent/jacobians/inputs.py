@@ -121,8 +121,9 @@ def pick(result: Any, output: Output, n: int) -> Tensor:
         f = f.unsqueeze(1)
     if f.dim() > 3:
         raise ValueError(
-            f"The model's output has shape {tuple(f.shape)}; expected (N, C) or (N, T, C). "
-            "Pass output=... to flatten it, for example output=lambda r: r.flatten(1)."
+            f"The model's output for {n} samples has shape {tuple(f.shape)}; expected (N, C) or (N, T, C). Pass "
+            "output=lambda r: r.flatten(1) for one long output or, where the second axis is classes and the others are "
+            "places (pixels), output=lambda r: r.flatten(2).transpose(1, 2)."
         )
     return f
 

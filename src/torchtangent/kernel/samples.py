@@ -65,14 +65,16 @@ class Samples:
         return self.batch(0, min(2, len(self)))
 
     def explained(self, error: TypeError) -> TypeError:
-        """What the model said of its inputs, with a guess where a data set gave it several."""
-        item = None if self.dataset is None else self.dataset[0]
+        """What the model said of its inputs, with a guess where it was given several."""
+        item = self.x if self.dataset is None else self.dataset[0]
         if not isinstance(item, tuple | list) or len(item) < 2:
             return error
-        return TypeError(
-            f"{error}. An item of the data set is {len(item)} things, and the model was given all of them; if one is a "
-            "target, give a data set of inputs alone."
-        )
+        what, alone = ("The inputs are", "x") if self.dataset is None else ("An item of the data set is", "a data set")
+        said = f"{what} {len(item)} things, and the model was given all of them"
+        found = TypeError(f"{error}. {said}; if one is a target, give {alone} without it.")
+        for note in getattr(error, "__notes__", []):
+            found.add_note(note)
+        return found
 
     def fingerprint(self) -> str:
         """A hash of all the inputs."""

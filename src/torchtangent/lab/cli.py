@@ -66,7 +66,10 @@ class ScaleOption(StrEnum):
 
 
 RunsArgument = Annotated[
-    list[Path] | None, typer.Argument(exists=True, file_okay=False, help="Folders with runs. Default: runs.")
+    list[Path] | None,
+    typer.Argument(
+        exists=True, file_okay=False, help="Folders with runs. Default: runs, and for a report results, too."
+    ),
 ]
 StudyArgument = Annotated[
     str | None,
@@ -96,6 +99,11 @@ def _loaded(paths: list[Path]) -> list[Study]:
         return [load(path) for path in paths]
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def _roots() -> list[Path]:
+    """The folders with runs that are here: one's own, and those of a checkout."""
+    return [root for root in (Path("runs"), Path("results")) if root.is_dir()] or [Path("runs")]
 
 
 def _found(roots: list[Path]) -> list[Run]:
@@ -158,7 +166,10 @@ def list_(study: StudyArgument = None) -> None:
         title, reference = escape(item.title), escape(item.reference)
         console.print(f"[bold]{item.key}[/]  {title}\n[bright_black]{reference}[/]", highlight=False)
         console.print(entries_table(item), "")
-    console.print("[bright_black]long: at smoke scale only with --long, or where --only names it[/]", highlight=False)
+    if any(item.is_long(entry) for item in studies for entry in item.entries):
+        console.print(
+            "[bright_black]long: at smoke scale only with --long, or where --only names it[/]", highlight=False
+        )
 
 
 @app.command()
@@ -167,7 +178,9 @@ def reproduce(
     all_: Annotated[bool, typer.Option("--all", help="Every study.")] = False,
     scale: Annotated[
         ScaleOption,
-        typer.Option(help=("smoke: small and on data that needs no download. paper: as published, wants a GPU.")),
+        typer.Option(
+            help="smoke: small and on data that needs no download. paper: the published size, or what one GPU allows."
+        ),
     ] = ScaleOption.smoke,
     only: Annotated[
         list[str] | None,
@@ -214,7 +227,8 @@ def reproduce(
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise typer.BadParameter(f"--device {device}: {str(error).splitlines()[0]}") from error
+        said = str(error).splitlines()[0]
+        raise typer.BadParameter(f"--device {device}: {said}. --device cpu is always there") from error
     console = Console()
     findings: list[Finding] = []
     others = 0  # of entries that were not asked for, but read what is there now
@@ -255,8 +269,13 @@ def reproduce(
             f"[bright_black]{others} claims of other entries read the same parts: the report has them, too[/]",
             highlight=False,
         )
+    where = "" if out in _roots() else f" {out}"
     own = f" --recipe {study}" if study and study.endswith(".py") else ""
-    console.print(f"[bright_black]next: torchtangent report {escape(f'{out}{own}')}[/]", highlight=False)
+    console.print(
+        f"[bright_black]next: torchtangent report{escape(where + own)} "
+        "(each claim at the largest scale that tested it)[/]",
+        highlight=False,
+    )
     if failed:
         raise typer.Exit(1)
 
@@ -275,8 +294,8 @@ def report(
     except OSError as error:
         raise typer.BadParameter(f"--out {out}: {error}") from error
     try:
-        _say_unknown(_found(runs or [Path("runs")]))
-        page.write(runs or [Path("runs")], out, lambda study: console.print(f"drawing {study.key} …", highlight=False))
+        _say_unknown(_found(runs or _roots()))
+        page.write(runs or _roots(), out, lambda study: console.print(f"drawing {study.key} …", highlight=False))
     except FileNotFoundError as error:
         _stop(str(error))
     console.print(f"{escape(str(out))} ({out.stat().st_size / 1024:.0f} KiB)", highlight=False)
@@ -336,7 +355,7 @@ def claims(
         raise typer.BadParameter("--into needs --markdown")
     if as_json and as_markdown:
         raise typer.BadParameter("--json or --markdown, not both")
-    roots = runs or [Path("results")] if as_markdown else runs or [Path("runs"), Path("results")]
+    roots = runs or [Path("results")] if as_markdown else runs or _roots()
     found = [run for run in _found(roots) if scale is None or run.scale == scale.value]
     if as_markdown and not found:
         _stop(f"no results in {_listed(roots)}: say with --runs where they are")

@@ -172,6 +172,8 @@ def reproduce(
     config = study.configuration(scale)
     if missing := [part.name for part in study.parts if part.name not in config]:
         raise ValueError(f"The configuration of {study.key!r} has no section for {', '.join(missing)}: give it {{}}.")
+    if unknown := [name for name in config if name not in {part.name for part in study.parts}]:
+        raise ValueError(f"The configuration of {study.key!r} has sections for no part: {', '.join(unknown)}.")
     run = Run(out / study.key / scale)
     entries = [study.find(name) for name in only] or [e for e in study.entries if long or not study.is_long(e)]
     outcome = Outcome(run, entries)

@@ -124,8 +124,9 @@ def _view(study: Study, entry: Entry, run: Run, keys: Mapping[str, Key]) -> View
 def _command(study: Study, entry: Entry, scale: str, records: Iterable[Record]) -> str:
     """What makes an entry's arrays again, where they were made and from the same data."""
     device = " --device cuda" if any(record.provenance["device"].startswith("cuda") for record in records) else ""
-    data = " --data DIR" if any(record.data for record in records) else ""
-    return f"torchtangent reproduce {called(study)} --scale {scale} --only {entry.slug}{device}{data}"
+    files = [name for record in records for name in record.data if not name.startswith("scikit-learn")]
+    data = " --data DIR" if files else ""
+    return f"torchtangent reproduce {called(study)} --scale {scale} --only {entry.slug}{device}{data} --fresh"
 
 
 def _readable(key: str, value: Any) -> Any:

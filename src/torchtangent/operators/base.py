@@ -174,12 +174,12 @@ class Operator(ABC):
         return densified(self)
 
     @without_autocast
-    def estimate_trace(self, probes: int, seed: int) -> Estimate:
+    def estimate_trace(self, probes: int = 32, seed: int = 0) -> Estimate:
         """The trace from random products: E[zᵀMz] over random signs z, with its standard error."""
         return estimated_trace(self, probes, seed)
 
     @without_autocast
-    def estimate_diag(self, probes: int, seed: int) -> Estimate:
+    def estimate_diag(self, probes: int = 32, seed: int = 0) -> Estimate:
         """The diagonal from random products: E[z ∘ Mz] over random signs z, with its standard error."""
         return estimated_diagonal(self, probes, seed)
 

@@ -99,7 +99,7 @@ class ImplicitOperator(Operator):
         return dense_spectrum(self.dense())
 
     def _diagonal(self) -> Float[Tensor, " P"]:
-        self._check_size("The exact diagonal", "use estimate_diag(probes, seed)")
+        self._check_size("The exact diagonal", "use estimate_diag()")
         out = torch.empty(self.size, dtype=self.dtype, device=self.device)
         for where, columns in unit_columns(self):
             out[where] = columns[where].diagonal()
@@ -107,7 +107,7 @@ class ImplicitOperator(Operator):
 
     def _power_trace(self, power: int) -> Float[Tensor, ""]:
         if power == 1:
-            self._check_size("The exact trace", "use estimate_trace(probes, seed)")
+            self._check_size("The exact trace", "use estimate_trace()")
             return self._diagonal().sum()
         self._check_size("The exact norm", "use a structured representation")
         return column_squares(self)
