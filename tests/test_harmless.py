@@ -413,8 +413,7 @@ def test_after_calls_in_many_threads() -> None:
             for _ in range(10):
                 tt.jacobian(mlp, x).dense()
                 tt.jacobian(lstm, x).dense()
-                if i == 0:  # torch has forward mode in one thread at a time
-                    line(x)
+                line(x)
         except Exception as error:
             failed.append(error)
 
@@ -431,6 +430,40 @@ def test_after_calls_in_many_threads() -> None:
             sys.setswitchinterval(interval)
     assert not failed
     assert switches() == before
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_numbers_in_many_threads(shared: bool) -> None:
+    """torch has forward mode in one thread at a time, and would give wrong numbers in several."""
+    torch.manual_seed(0)
+    x, v = torch.randn(5, 6).double(), torch.randn(83).double()
+    models = [nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double() for _ in range(3)]
+    models = [models[0]] * 3 if shared else models
+    products = {
+        "J": [tt.jacobian(model, x).dense() @ v for model in models],
+        "F": [tt.fisher(model, (x, None), tt.Dense).dense() @ v for model in models],
+        "K": [tt.ntk(model, x) for model in models],
+    }
+    failed: list[Any] = []
+
+    def work(i: int) -> None:
+        try:
+            for _ in range(10):
+                found = {
+                    "J": tt.jacobian(models[i], x) @ v,
+                    "F": tt.fisher(models[i], (x, None), tt.Implicit) @ v,
+                    "K": tt.ntk(models[i], x),
+                }
+                failed.extend(name for name, t in found.items() if not torch.allclose(t, products[name][i]))
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
 
 
 class Centred(nn.Module):

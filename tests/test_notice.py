@@ -51,3 +51,12 @@ def test_a_line_is_warned_of_once(action: str, times: int, monkeypatch: pytest.M
             tt.jacobian(Decides(1), torch.randn(4, 3)).dense()
             tt.jacobian(Decides(1), torch.randn(4, 3)).dense()
     assert len([w for w in found if w.category is tt.TangentWarning]) == times
+
+
+def test_what_was_ignored_was_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notice, "_said", set())
+    with warnings.catch_warnings(record=True) as found:
+        for action in ("ignore", "default", "default"):
+            warnings.simplefilter(action)
+            tt.jacobian(Decides(1), torch.randn(4, 3)).dense()
+    assert len([w for w in found if w.category is tt.TangentWarning]) == 1

@@ -20,14 +20,16 @@ def warn(message: str, category: type[Warning] = TangentWarning) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES:
         level, frame = level + 1, frame.f_back
     said = message, frame.f_code.co_filename, frame.f_lineno
-    if said in _said and _is_for_once(message, category, frame.f_globals.get("__name__", ""), frame.f_lineno):
+    action = _action(message, category, frame.f_globals.get("__name__", ""), frame.f_lineno)
+    if said in _said and action in ("default", "module", "once"):
         return
-    _said.add(said)
+    if action != "ignore":
+        _said.add(said)
     warnings.warn(message, category, stacklevel=level)
 
 
-def _is_for_once(message: str, category: type[Warning], module: str, line: int) -> bool:
-    """Whether Python is to say it once for a line. It forgets what it said wherever somebody catches warnings."""
+def _action(message: str, category: type[Warning], module: str, line: int) -> str:
+    """What Python is to do. Where it is to say it once for a line, it forgets that wherever warnings are caught."""
     for action, text, kind, where, number in warnings.filters:
         if (
             issubclass(category, kind)
@@ -35,8 +37,8 @@ def _is_for_once(message: str, category: type[Warning], module: str, line: int) 
             and (where is None or where.match(module))
             and number in (0, line)
         ):
-            return action in ("default", "module", "once")
-    return True
+            return action
+    return "default"
 
 
 def listed(names: list[str], most: int = 6) -> str:

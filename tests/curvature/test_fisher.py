@@ -976,3 +976,49 @@ def test_quasidiagonal_of_a_square_weight_that_is_read_in_two_ways() -> None:
     model = Ragged().double()
     with pytest.raises(ValueError, match="The model uses 'weight' differently from batch to batch"):
         tt.fisher(model, [batch(2, 2, 2), batch(1, 3, 3)], tt.QuasiDiagonal, likelihood="gaussian")
+
+
+class InPlace(nn.Module):
+    """A residual connection by +=."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 5), nn.Linear(5, 5), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.a(x))
+        g = self.b(h)
+        g += h
+        return self.c(torch.tanh(g))
+
+
+class LastStep(nn.Module):
+    """The last step of a recurrent layer."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.rnn, self.out = kind(4, 3, batch_first=True), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.rnn(x.unflatten(1, (1, 4)).expand(-1, 3, -1))[0][:, -1])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        InPlace,
+        lambda: LastStep(nn.RNN),
+        lambda: LastStep(nn.LSTM),
+        lambda: LastStep(nn.GRU),
+        lambda: nn.Sequential(nn.Linear(4, 5), nn.SiLU(inplace=True), nn.Linear(5, 2)),
+    ],
+)
+@pytest.mark.usefixtures("quiet")
+def test_many_implicit_products_of_models_that_work_in_place(make: Any) -> None:
+    torch.manual_seed(0)
+    model, x = make().double(), torch.randn(6, 4, dtype=torch.float64)
+    F = tt.fisher(model, (x, None), tt.Implicit)
+    v = torch.randn(F.size, dtype=torch.float64)
+    expected = oracle.fisher(model, [(x, None)], "categorical", "exact") @ v
+    for _ in range(8):  # from the fourth on by what was kept, where that repeats
+        assert_close(F @ v, expected)

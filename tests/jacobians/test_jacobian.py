@@ -347,3 +347,16 @@ def test_pieces_are_even(n: int, size: int, sizes: list[int]) -> None:
     assert [len(part) for _, part in pieces] == sizes
     assert torch.cat([part for _, part in pieces]).equal(x)
     assert all(x[index].equal(part) for index, part in pieces)
+
+
+def test_products_inside_forward_mode() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double(), torch.randn(5, 3).double()
+    J = tt.jacobian(model, x)
+    v, t = torch.randn(2, J.shape[-1]).double()
+    assert_close(J @ v, J.dense() @ v)
+    value, slope = torch.func.jvp(lambda v: J @ v, (v,), (t,))
+    assert_close(value, J.dense() @ v)
+    assert_close(slope, J.dense() @ t)
+    with pytest.raises(RuntimeError, match=r"Inside torch\.func\.grad, jvp or vmap the model records no graph"):
+        torch.func.jvp(lambda u: J.T @ u, (value,), (slope,))

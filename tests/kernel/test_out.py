@@ -419,3 +419,15 @@ def test_networks_that_differ_a_little_are_told_apart(tmp_path: Path) -> None:
     tt.ntk(model, x, out=tmp_path / "K.npy")
     with pytest.raises(ValueError, match="with the same parameters but other outputs"):
         tt.ntk(model, x, out=tmp_path / "K.npy", output=lambda f: 1.0005 * f)
+
+
+def test_a_kernel_that_overflows_is_not_stored(tmp_path: Path) -> None:
+    x = torch.randn(6, 4)
+    x[3] *= 1e20
+    with pytest.raises(ValueError, match="The kernel has NaN or infinity"):
+        tt.ntk(nn.Linear(4, 1), x, out=tmp_path / "K.npy")
+    with pytest.raises((ValueError, OSError)):
+        tt.load_kernel(tmp_path / "K.npy")
+    x[0] *= 1e20
+    with pytest.raises(ValueError, match="The kernel has NaN or infinity"):
+        tt.ntk(nn.Linear(4, 1), x, out=tmp_path / "L.npy")

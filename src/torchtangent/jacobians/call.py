@@ -95,8 +95,8 @@ class Network:
         """Go on with copies of the inputs only for a model that writes to them."""
         if written and self._writes is False:
             raise RuntimeError(
-                "The model writes to its inputs, in this batch and not in the first: they have changed. Let it write "
-                "to a copy."
+                "The model writes to its inputs, in this batch and not in the first: yours may have changed. Let it "
+                "write to a copy."
             )
         self._writes = self._writes or written
 
@@ -137,12 +137,31 @@ def _described(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
 def pull_back(f: Tensor, params: Mapping[str, Tensor], u: Tensor, *, keep_graph: bool = False) -> dict[str, Tensor]:
     """Jᵀu by autograd for outputs f with a graph; zero for a parameter that takes no part in them."""
     if not f.requires_grad:
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            raise RuntimeError(
+                "Inside torch.func.grad, jvp or vmap the model records no graph for a product with Jᵀ. Differentiate "
+                "with torch.autograd, or compute the product outside."
+            )
         return {name: torch.zeros_like(p, requires_grad=False) for name, p in params.items()}
     with undisturbed():
         grads = torch.autograd.grad(
             f, list(params.values()), u.view_as(f), retain_graph=keep_graph, allow_unused=True, materialize_grads=True
         )
     return {name: g.to_dense() if g.is_sparse else g for name, g in zip(params, grads, strict=True)}
+
+
+_lock = threading.RLock()
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """For the thread that calls or reads a model here.
+
+    torch has forward mode, and what stands in for a model's parameters, in one thread at a time, and says nothing where
+    it is in two. Autograd's own threads pass: they work for one that waits for them.
+    """
+    with nullcontext() if isinstance(threading.current_thread(), threading._DummyThread) else _lock:
+        yield
 
 
 _inside: list[int] = []  # the threads in which models are called and differentiated here, not by their users
@@ -160,8 +179,9 @@ def engine_at_work_anywhere() -> bool:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Gradients on, autocast and fused attention (which lacks derivatives) off, global random state kept."""
+    """Gradients on, autocast and fused attention (it lacks derivatives) off, random state kept, in one thread."""
     with (
+        alone(),
         torch.enable_grad(),
         no_autocast(),
         torch.random.fork_rng(devices=range(torch.cuda.device_count())),

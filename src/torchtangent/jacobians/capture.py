@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from torchtangent.jacobians.call import Network
+from torchtangent.jacobians.call import Network, alone
 from torchtangent.jacobians.inputs import (
     Inputs,
     Output,
@@ -55,8 +55,10 @@ class Capture:
         check_autograd(model)
         check_modes(model)
         self.model = model
-        self.network = Network(model, output)
-        self.params = select(model, params)
+        with alone():  # in another thread the parameters may be replaced for a while
+            self.network = Network(model, output)
+            self.params = select(model, params)
+            self.state = self._state()
         self.space = Space.of(self.params)
         self.tied = {name for name, p in self.params.items() if self.network.places_of(p) > 1}
         self.uncovered: set[str] = set()  # parameters that only the fallback gets right
@@ -67,7 +69,6 @@ class Capture:
         self._compared = False  # whether outputs of a whole batch were compared with those of two samples
         self.push: Callable | None = None  # how J v is computed for this model (see products.py)
         self.push_with_graph: bool | None = None  # whether f may have a graph from the same pass
-        self.state = self._state()
         self.signatures: dict[tuple, int] = {}  # the patterns of use that were checked, and with how many samples
         self.bytes_per_sample = (0, 0)  # of a trace: fixed, and for each cotangent
         self.output_shape = torch.Size()  # (C,) or (T, C), known once a batch was checked
@@ -125,7 +126,9 @@ class Capture:
     def check_unmoved(self) -> None:
         """What was made of one model must not be used with another, or in another mode."""
         check_autograd(self.model)
-        for what, now in self._state().items():
+        with alone():
+            state = self._state()
+        for what, now in state.items():
             if now != self.state[what]:
                 raise RuntimeError(
                     f"The model's {what} changed since this object was made (or it was copied), so its values would "

@@ -118,7 +118,7 @@ def _forward(capture: Capture, x: Inputs, v: Tangent, graph: bool) -> tuple[Tens
     with capture.network.undisturbed(), torch.set_grad_enabled(graph), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
         value, derivative = torch.func.jvp(f, (values,), ({keys[name]: t for name, t in v.items()},))[:2]
-    return value, derivative.detach()
+    return value, derivative.detach() if graph else derivative
 
 
 def _twice_reverse(capture: Capture, x: Inputs, v: Tangent, graph: bool) -> tuple[Tensor, Tensor]:
@@ -190,6 +190,17 @@ def replayed(capture: Capture, x: Inputs) -> Replayed | None:
     try:
         kept = Replayed(capture, x)
         adjoint = _adjoint(capture, lambda v: (kept.outputs, kept.push(v)), lambda _, u: kept.pull(u))
+        return kept if adjoint and _repeats(capture, kept) else None
     except Exception:  # tracing fails in many ways; the plain products remain
         return None
-    return kept if adjoint else None
+
+
+@float32_products()
+def _repeats(capture: Capture, kept: Replayed) -> bool:
+    """Whether J v is the same each time: not where the trace writes to what it keeps, as for operations in place."""
+    generator = torch.Generator().manual_seed(1)
+    v, other = ({name: noise(p.detach(), generator) for name, p in capture.params.items()} for _ in range(2))
+    first = kept.push(v).clone()
+    kept.push(other)
+    again = kept.push(v)
+    return float((wide(again) - wide(first)).norm()) <= 10 * torch.finfo(first.dtype).eps * float(wide(first).norm())

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from torchtangent.jacobians.call import Network, float32_products
+from torchtangent.jacobians.call import Network, alone, float32_products
 from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import Inputs, check_finite, map_leaves, take
 from torchtangent.notice import listed
@@ -75,7 +75,8 @@ def verify(capture: Capture, x: Inputs) -> Trace:
     }
     capture.signatures[trace.signature] = samples
     capture.output_shape = trace.outputs.shape[1:]
-    capture.bytes_per_sample = _measure(capture, trace, samples)
+    with alone():
+        capture.bytes_per_sample = _measure(capture, trace, samples)
     return trace
 
 

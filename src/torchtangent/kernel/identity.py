@@ -44,9 +44,9 @@ def probe(capture: Capture, sides: Sequence[Samples]) -> Probe:
     outputs = [
         float((wide(u) * capture.outputs(samples.batch(i, i + 1))).sum())
         for samples in sides
-        for i in range(0, len(samples), max(1, len(samples) // _LOOKED_AT))
+        for i in np.unique(np.linspace(0, len(samples) - 1, _LOOKED_AT).astype(int)).tolist()
     ]
-    norms = [float(wide(g).norm()) for g in pull(capture, x, u).values()]
+    norms = [float(torch.linalg.vector_norm(g, dtype=torch.float64)) for g in pull(capture, x, u).values()]
     return {"outputs": [float(u.numel()), *outputs], "gradients": norms}
 
 

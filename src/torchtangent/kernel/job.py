@@ -134,6 +134,7 @@ class Job:
         show = progress if self.ranks.rank == 0 else False
         with Progress(int(sum(map(self._work, pending))), show) as bar, Writer(store.write) as writer:
             for tile, (block,) in self.blocks(pending, lambda tile: self._zeros(tile.shape)):
+                self._check_finite([block])
                 writer.write(tile, self._finish(block, self.symmetric and tile.i == tile.j))
                 bar.add(int(self._work(tile) * self.ranks.size))
         self.ranks.wait()

@@ -123,7 +123,7 @@ def _checksum(item: Any, start: int = 0) -> int:
             start = _checksum(part, start)
         return start
     if isinstance(item, Tensor):
-        return zlib.crc32(bytes_of(item.detach().cpu()).numpy().data, start)
+        return zlib.crc32(bytes_of(item.detach().cpu().resolve_conj().resolve_neg()).numpy().data, start)
     if isinstance(item, np.ndarray | np.generic):
         return zlib.crc32(item.tobytes(), start)
     return zlib.crc32(repr(item).encode(), start) if isinstance(item, int | float | complex | str | bytes) else start

@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from torchtangent.jacobians.call import eagerly, float32_products, pull_back
+from torchtangent.jacobians.call import alone, eagerly, float32_products, pull_back
 from torchtangent.jacobians.inputs import check_finite, wide
 from torchtangent.jacobians.products import has_padding, is_adjoint, noise
 from torchtangent.jacobians.switches import plain_attention, plain_layers, step_by_step
@@ -44,7 +44,7 @@ def forward_mode(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tupl
 @eagerly  # at a graph break it would lose the duals, and be wrong without a word
 def _bare_duals(f: Callable[[Tangent], Tensor], at: Tangent, v: Tangent) -> tuple[Tensor, Tensor]:
     """What `torch.func.jvp` does, in less time."""
-    with forward_ad.dual_level():
+    with alone(), forward_ad.dual_level():
         value, w = forward_ad.unpack_dual(f({name: forward_ad.make_dual(at[name], t) for name, t in v.items()}))
     return value, torch.zeros_like(value) if w is None else w
 
