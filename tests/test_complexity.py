@@ -601,3 +601,10 @@ def test_margins_take_classes_of_any_integer(dtype: torch.dtype) -> None:
     f = torch.tensor([[1.0, 3.0, 0.0], [2.0, 0.0, 5.0]])
     found = margins(f, torch.tensor([1, 0], dtype=dtype))
     assert found.tolist() == [2.0, -3.0]
+
+
+def test_parameters_may_come_from_a_generator() -> None:
+    """They are asked for more than once."""
+    model, x, y = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), torch.randn(6, 3), torch.arange(6) % 2
+    for measure in (lambda p: feature_norm(model, x, params=p), lambda p: fisher_rao(model, x, y, params=p)):
+        assert measure(name for name in ["2.*"]) == measure("2.*")

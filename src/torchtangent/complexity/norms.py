@@ -19,7 +19,7 @@ from torchtangent.jacobians.call import Network, undisturbed
 from torchtangent.jacobians.capture import BUDGET, Capture
 from torchtangent.jacobians.inputs import Inputs, Output, split
 from torchtangent.jacobians.modes import unwrapped
-from torchtangent.jacobians.select import Params, select
+from torchtangent.jacobians.select import Params, among, select
 from torchtangent.jacobians.uses import LayerUse
 from torchtangent.kernel.targets import numbers
 
@@ -82,8 +82,9 @@ def fisher_rao(
     """
     if y is None and kind == "empirical":
         raise ValueError("fisher_rao(model, x, y): kind='empirical' needs the targets y, beside the inputs x.")
-    F = fisher(model, (x, y), Implicit, likelihood=likelihood, kind=kind, params=params, output=output)
-    theta = {name: p.detach().to(F.dtype) for name, p in select(unwrapped(model), params).items()}
+    chosen = select(unwrapped(model), params)
+    F = fisher(model, (x, y), Implicit, likelihood=likelihood, kind=kind, params=among(chosen), output=output)
+    theta = {name: p.detach().to(F.dtype) for name, p in chosen.items()}
     return math.sqrt(max(0.0, float(F.quad(theta))))
 
 

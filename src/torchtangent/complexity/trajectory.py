@@ -13,7 +13,7 @@ from torchtangent.curvature import Diagonal, fisher
 from torchtangent.jacobians.call import Network
 from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.modes import in_eval, is_finite, unwrapped
-from torchtangent.jacobians.select import Params, select
+from torchtangent.jacobians.select import Params, among, select
 from torchtangent.kernel.samples import Samples
 
 
@@ -31,10 +31,11 @@ def feature_norm(model: nn.Module, x: Any, *, params: Params = None, output: Out
     >>> feature_norm(nn.Linear(3, 2), torch.ones(5, 3))      # K[n,n,c,c] = ‖x‖² + 1 = 4 for each of two outputs
     2.8284...
     """
-    samples = _samples(x, select(unwrapped(model), params))
+    chosen = select(unwrapped(model), params)
+    samples = _samples(x, chosen)
     data = ((part, None) for part in batches(samples))
     try:
-        F = fisher(model, data, Diagonal, likelihood="gaussian", params=params, output=output)
+        F = fisher(model, data, Diagonal, likelihood="gaussian", params=among(chosen), output=output)
     except TypeError as error:
         raise samples.explained(error) from error
     return math.sqrt(float(F.trace()))
@@ -121,9 +122,7 @@ class Trajectory:
         """‖Φ‖ / √N; NaN where the network is not finite."""
         with in_eval(self._model, self._names):
             try:
-                return feature_norm(
-                    self._model, self._x, params=lambda name, _: name in self._names, output=self._output
-                )
+                return feature_norm(self._model, self._x, params=among(self._names), output=self._output)
             except ValueError:
                 network, params = Network(self._model, self._output), self._chosen()
                 if all(is_finite(network, params, part) for part in batches(_samples(self._x, params))):

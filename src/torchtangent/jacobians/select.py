@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from fnmatch import fnmatchcase
 
 from torch import nn
@@ -67,3 +67,8 @@ def select(model: nn.Module, params: Params = None) -> dict[str, nn.Parameter]:
             f"No trainable parameter is chosen by {asked}. The trainable ones are: {listed(list(trainable), most=12)}."
         )
     return chosen
+
+
+def among(names: Container[str]) -> Callable[[str, nn.Parameter], bool]:
+    """Parameters of these names, as `params=` takes them: a choice that is made once, and holds for later calls."""
+    return lambda name, _: name in names

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Output, leaves, map_leaves, versions
-from torchtangent.jacobians.select import Params
+from torchtangent.jacobians.select import Params, among
 from torchtangent.kernel.columns import batches, layers_of, pull_columns, push_columns, split_columns, square_sum
 from torchtangent.kernel.ntk import flatten, ntk
 from torchtangent.kernel.projection import projected
@@ -162,11 +162,11 @@ def nystrom(
     chosen = _chosen(landmarks, order)
     others = order[~torch.isin(order, chosen)]
     probed = others[:probes]
-    marks, names = _pick(x, chosen), frozenset(capture.params)
+    marks = _pick(x, chosen)
 
     def columns(x: Any, y: Any) -> Float[Tensor, "rows cols"]:
         capture.check_unmoved()
-        K = ntk(model, x, y, reduce=reduce, params=lambda name, _: name in names, output=output)
+        K = ntk(model, x, y, reduce=reduce, params=among(capture.params), output=output)
         return flatten(K) if reduce == "full" else K
 
     K = columns(x, marks)

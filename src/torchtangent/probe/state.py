@@ -17,6 +17,7 @@ from torchtangent.complexity.fixed import batches
 from torchtangent.jacobians.call import Network
 from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.modes import is_finite
+from torchtangent.jacobians.select import among
 from torchtangent.kernel.job import Overflow
 from torchtangent.kernel.ntk import flatten, ntk
 from torchtangent.kernel.samples import Samples
@@ -169,8 +170,7 @@ class State:
         return state
 
     def _ntk(self, **options: Any) -> Any:
-        names, output = self.view.names, self.view.output
-        options |= {"params": lambda name, _: name in names, "output": output, "progress": False}
+        options |= {"params": among(self.view.names), "output": self.view.output, "progress": False}
         try:
             return ntk(self.view.model, self.view.x, **options)
         except Overflow:
