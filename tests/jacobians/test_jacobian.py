@@ -360,3 +360,53 @@ def test_products_inside_forward_mode() -> None:
     assert_close(slope, J.dense() @ t)
     with pytest.raises(RuntimeError, match=r"Inside torch\.func\.grad, jvp or vmap the model records no graph"):
         torch.func.jvp(lambda u: J.T @ u, (value,), (slope,))
+
+
+def test_sums_over_samples_are_not_taken_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bfloat16 a sum of ones ends at 256."""
+    model = nn.Linear(2, 1).bfloat16()
+    x = torch.ones(1000, 2, dtype=torch.bfloat16)
+    J = tt.jacobian(model, x)
+    monkeypatch.setattr(type(J._capture), "samples_within", lambda *_: 1)
+    u = torch.ones(1000, 1, dtype=torch.bfloat16)
+    torch.testing.assert_close(J.T @ u, torch.full((3,), 1000.0, dtype=torch.bfloat16))
+
+
+class Automatic(nn.Module):
+    """A network that casts itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.hidden, self.head = (
+            nn.Conv1d(2, 3, 3),
+            nn.LayerNorm(6),
+            nn.Linear(6, 5),
+            nn.Linear(5, 3),
+        )
+        self.enabled = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.enabled):
+            return self.head(self.hidden(self.norm(self.conv(x).mean(1))).tanh()).float()
+
+
+def test_autocast_inside_of_a_model_is_no_error() -> None:
+    """Its rounding is that of bfloat16; no layer falls back, which would be a warning."""
+    torch.manual_seed(0)
+    model, x = Automatic(), torch.randn(20, 2, 8)
+    found = []
+    for model.enabled in (True, False):
+        J = tt.jacobian(model, x)
+        v, u = torch.ones(J.shape[-1]), torch.ones(20, 3)
+        fishers = [tt.fisher(model, (x, None), kind) @ v for kind in (tt.Dense, tt.KFAC, tt.EKFAC, tt.Implicit)]
+        found.append([J.dense(), J @ v, J.T @ u, tt.ntk(model, x), *fishers])
+    for rounded, exact in zip(*found, strict=True):
+        assert rounded.dtype == torch.float32
+        assert 1e-5 < float((rounded - exact).norm() / exact.norm()) < 2e-2
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script", "ignore:The Jacobian of .* is computed sample by sample")
+def test_scripted_models() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double(), torch.randn(4, 4).double()
+    assert_close(tt.jacobian(torch.jit.script(model), x).dense(), tt.jacobian(model, x).dense())

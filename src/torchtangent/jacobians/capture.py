@@ -64,6 +64,7 @@ class Capture:
         self.uncovered: set[str] = set()  # parameters that only the fallback gets right
         self.unproven: set[str] = set()  # parameters whose gradient was zero when they were checked
         self.loop = False  # the fallback cannot vectorize over samples
+        self.kinds: set[torch.dtype] = set()  # in which layers computed: autocast inside of a model has its own
         self.batched = True  # backward passes of all cotangents can run as one
         self._few: tuple[Inputs, Tensor] | None = None  # two samples that were looked at, and their outputs
         self._compared = False  # whether outputs of a whole batch were compared with those of two samples
@@ -138,7 +139,7 @@ class Capture:
     def rounding(self, f: Tensor) -> float:
         """What may be left of outputs that should be equal, relative to them: √ε of the coarsest dtype."""
         kinds = {t.dtype for t in (f, *self.params.values(), *self.model.buffers()) if t.is_floating_point()}
-        return max(torch.finfo(kind).eps for kind in kinds) ** 0.5
+        return max(torch.finfo(kind).eps for kind in kinds | self.kinds) ** 0.5
 
     def outputs(self, x: Inputs) -> Float[Tensor, "N *out"]:
         """f(x), without a graph."""
@@ -164,7 +165,10 @@ class Capture:
             own = {a: names[id(p)] for a, p in _matrix_and_bias(module) if id(p) in names}
             value = args[0] if args else kwargs.get("input")
             if isinstance(y, Tensor) and y.requires_grad and isinstance(value, Tensor):
-                uses.append(LayerUse(value.detach(), get_gradient_edge(y), y.shape, module, own))
+                self.kinds.add(y.dtype)
+                value = value.detach()
+                value = value.to(y.dtype) if value.is_floating_point() else value  # as autocast does inside of a layer
+                uses.append(LayerUse(value, get_gradient_edge(y), y.shape, module, own))
 
         with ExitStack() as stack:
             stack.enter_context(self.network.undisturbed())

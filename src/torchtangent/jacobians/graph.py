@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import Node
+
+if TYPE_CHECKING:
+    from torch.autograd.graph import Node
+else:
+    Node = object  # scripted models have nodes that torch itself does not count as such
 
 
 class User(NamedTuple):

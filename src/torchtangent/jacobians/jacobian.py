@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import BUDGET, Capture
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.inputs import Inputs, Output, batch_size, leaves, split, versions
+from torchtangent.jacobians.inputs import Inputs, Output, batch_size, leaves, split, versions, wide
 from torchtangent.jacobians.products import pull, push
 from torchtangent.jacobians.select import Params
 from torchtangent.operators.derivative import linear
@@ -115,8 +115,8 @@ class Jacobian:
         columns = []
         for column in u.unbind(-1):
             parts = (pull(self._capture, x, column[index]).values() for index, x in self._pieces())
-            columns.append(reduce(Tensor.add_, (torch.cat([g.flatten() for g in part]) for part in parts)))
-        return torch.stack(columns, 1)
+            columns.append(reduce(Tensor.add_, (torch.cat([wide(g).flatten() for g in part]) for part in parts)))
+        return torch.stack(columns, 1).to(u.dtype)
 
     def _pieces(self, cotangents: int = 1) -> Iterator[tuple[slice, Inputs]]:
         self._check()

@@ -14,9 +14,8 @@ from math import prod
 from typing import Any
 
 from torch import Tensor
-from torch.autograd.graph import Node
 
-from torchtangent.jacobians.graph import Graph, signed
+from torchtangent.jacobians.graph import Graph, Node, signed
 
 Shape = Sequence[int]
 Rule = Callable[[Any, int, int, Shape, Shape], int | None]

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.graph import Node
 
 from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer, Scale
-from torchtangent.jacobians.graph import Graph, shape_of, signed
+from torchtangent.jacobians.graph import Graph, Node, shape_of, signed
 from torchtangent.jacobians.nodes import ROLES, VIEWS, Role
 from torchtangent.jacobians.rows import outward
 from torchtangent.jacobians.rules import NoRule

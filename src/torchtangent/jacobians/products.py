@@ -77,6 +77,8 @@ def _failure(way: Way, capture: Capture, x: Inputs, *, graph: bool = False) -> s
         adjoint = _adjoint(
             capture, lambda v: way(capture, x, v, graph), lambda f, u: pull(capture, x, u, f if graph else None)
         )
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
         lacking = re.search(r"forward AD with (\S+)", str(error))
         return f"{lacking[1]} lacks it" if lacking else str(error).splitlines()[0][:120]

@@ -62,8 +62,8 @@ class Trace:
         if self.unused:
             capture.say_once(
                 "unused",
-                f"These parameters do not influence the output (samples looked at: {len(f)}), so their part of the "
-                f"Jacobian is zero: {listed(self.unused)}.",
+                f"These parameters do not influence the output (samples looked at first: {len(f)}), so their part of "
+                f"the Jacobian is zero there: {listed(self.unused)}.",
             )
 
     @property
@@ -229,7 +229,9 @@ def _orient(found: dict[str, LayerJacobian], capture: Capture) -> None:
     """Note which axis of a weight counts the layer's units where it is not the first."""
     names = {id(p): name for name, p in capture.params.items()}
     for module in capture.model.modules():
+        if not isinstance(module, _ConvTransposeNd):
+            continue
         name = names.get(id(module._parameters.get("weight")), "")
         layer = found.get(name)
-        if isinstance(module, _ConvTransposeNd) and isinstance(layer, Dense):
+        if isinstance(layer, Dense):
             found[name] = replace(layer, groups=module.groups, order=transposed_order(len(layer.shape)))

@@ -66,7 +66,7 @@ def verify(capture: Capture, x: Inputs) -> Trace:
             capture.say_once(
                 "loop",
                 f"The Jacobian of {listed(sorted(still))} is computed sample by sample (exact, but slow): what torch "
-                "computes for several samples or cotangents at once is wrong.",
+                "computes for several samples or cotangents at once is wrong, or a hook of yours changes gradients.",
             )
     enough = min(2, samples)
     alive = _alive(layers)
@@ -192,7 +192,7 @@ def _mismatches(trace: Trace, layers: dict[str, LayerJacobian], r: Tensor, u: Te
     sizes = torch.stack([g.norm() for g in expected.values()]).tolist()
     wrong = set()
     for (name, g), gap, size in zip(expected.items(), gaps, sizes, strict=True):
-        tolerance = torch.finfo(g.dtype).eps ** 0.5
+        tolerance = max(torch.finfo(kind).eps for kind in {g.dtype, *trace.capture.kinds}) ** 0.5
         if not gap <= tolerance * size:  # terms that cancel leave their rounding: the bound on their size decides
             v = u.to(layers[name].d.dtype).abs()
             size = max(size, float(layers[name].magnitude().pullback(v).norm()))
