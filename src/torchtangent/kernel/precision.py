@@ -15,7 +15,8 @@ from torchtangent.kernel.split import SplitConvolutions
 from torchtangent.notice import check_choice
 from torchtangent.operators import product as products
 
-_TERMS = 1 << 13  # of one product on tensor cores: with so many the error is 1e-5 (TF32: 2e-5)
+_TERMS = 1 << 13  # of one product on tensor cores: if they are of one sign, the error is 5e-5, of half as many half
+_ENTRIES = 1 << 24  # of products that are computed side by side, at most
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,24 @@ def add_product(out: Float[Tensor, "n m"], x: Float[Tensor, "n k"], y: Float[Ten
     Tensor cores cut off the low bits of their running sum instead of rounding it, an error that grows with the number
     of terms; so products are summed in pieces.
     """
-    rounded = x.dtype != out.dtype
-    terms = _TERMS if x.is_cuda or rounded else max(1, x.shape[1])
+    if x.is_cuda:
+        _add_pieces(out, x, y, alpha)
+        return
+    terms = _TERMS if x.dtype != out.dtype else max(1, x.shape[1])
     for a, b in zip(x.split(terms, 1), y.split(terms, 1), strict=True):
-        if rounded and x.is_cuda:
-            torch.addmm(out, a, b.mT, out_dtype=out.dtype, alpha=alpha, out=out)
+        products.add_product(out, a.to(out.dtype), b.to(out.dtype).mT, alpha)
+
+
+def _add_pieces(out: Float[Tensor, "n m"], x: Float[Tensor, "n k"], y: Float[Tensor, "m k"], alpha: float) -> None:
+    """The same on a GPU, which a small product does not fill: several pieces of the sum are computed side by side."""
+    short = _TERMS // 2
+    many = min(_ENTRIES, x.numel() // 8) // max(1, out.numel())
+    whole = x.shape[1] // short * short if many > 1 else 0
+    for i in range(0, whole, max(1, many) * short):
+        a, b = (t[:, i : min(i + many * short, whole)].unflatten(1, (-1, short)).transpose(0, 1) for t in (x, y))
+        out.add_(multiply(a, b).sum(0), alpha=alpha)
+    for a, b in zip(x[:, whole:].split(_TERMS, 1), y[:, whole:].split(_TERMS, 1), strict=True):
+        if a.dtype == out.dtype:
+            out.addmm_(a, b.mT, alpha=alpha)
         else:
-            products.add_product(out, a.to(out.dtype), b.to(out.dtype).mT, alpha)
+            torch.addmm(out, a, b.mT, out_dtype=out.dtype, alpha=alpha, out=out)
