@@ -136,6 +136,10 @@ def test_reproduce_all_then_claims(runner: CliRunner, tmp_path: Path) -> None:
     assert "1 held, 1 did not hold, 1 not tested at this scale" in table.output
     listed = json.loads(runner.invoke(cli.app, ["claims", "toy2000", "--runs", str(tmp_path), "--json"]).output)
     assert [claim["verdict"] for claim in listed] == ["held", "did not hold", "not tested at this scale"]
+    few = runner.invoke(cli.app, ["claims", "toy2000", "--runs", str(tmp_path), "--not-held"]).output
+    assert few.count("published") == 1
+    assert "smoke scale  did not hold" in few
+    assert "1 held, 1 did not hold, 1 not tested at this scale" in few
 
 
 @pytest.mark.usefixtures("toy")

@@ -21,7 +21,18 @@ import torch
 from torchtangent.lab import ledger
 from torchtangent.lab import report as page
 from torchtangent.lab.claims import Finding, not_run
-from torchtangent.lab.console import ProgressListener, claims_table, entries_table, ledger_table, tally
+from torchtangent.lab.console import (
+    QUIET,
+    ProgressListener,
+    claims_table,
+    entries_table,
+    ledger_table,
+    say,
+    say_broken,
+    say_unknown,
+    say_verdicts,
+    tally,
+)
 from torchtangent.lab.data import ENVIRONMENT
 from torchtangent.lab.judging import rejudge, verdicts
 from torchtangent.lab.ledger import Standing
@@ -114,43 +125,17 @@ def _found(roots: list[Path]) -> list[Run]:
         places.setdefault((run.study, run.scale), []).append(run.folder)
     for (study, scale), folders in places.items():
         if len(folders) > 1:
-            text = f"{study} was run at {scale} scale in several places: {_listed(folders)}"
-            Console(stderr=True).print(f"[yellow]{escape(text)}[/]", highlight=False)
+            say(f"{study} was run at {scale} scale in several places: {_listed(folders)}", "yellow", stderr=True)
     return found
-
-
-def _say_unknown(found: list[Run]) -> None:
-    """Name the studies that have runs but are not known, which are left out."""
-    unknown = dict.fromkeys(run.study for run in found if run.study not in registry())
-    if unknown:
-        text = f"left out, since no such study is known: {', '.join(unknown)}. Name its file with --recipe"
-        Console(stderr=True).print(f"[yellow]{escape(text)}[/]", highlight=False)
 
 
 def _listed(paths: list[Path]) -> str:
     return ", ".join(map(str, paths))
 
 
-def _say_broken(findings: list[Finding]) -> bool:
-    """Name the claims whose own code failed; whether there are any."""
-    broken = [finding for finding in findings if finding.broken]
-    for finding in broken:
-        text = escape(f"{finding.id}, {finding.name!r}: {finding.reason}")
-        Console().print(f"  [red]✗[/] claim {text}", highlight=False)
-    return bool(broken)
-
-
-def _say_verdicts(findings: list[Finding]) -> None:
-    """Count the verdicts, and why claims have none."""
-    console = Console()
-    console.print(tally([finding.verdict for finding in findings]), highlight=False)
-    if why := ledger.count_reasons(finding.reason for finding in findings):
-        console.print(f"[bright_black]why not tested: {escape(why)}[/]", highlight=False)
-
-
 def _stop(message: str) -> NoReturn:
     """End with exit code 1."""
-    Console(stderr=True).print(f"[red]{escape(message)}[/]", highlight=False)
+    say(message, "red", stderr=True)
     raise typer.Exit(1)
 
 
@@ -167,9 +152,7 @@ def list_(study: StudyArgument = None) -> None:
         console.print(f"[bold]{item.key}[/]  {title}\n[bright_black]{reference}[/]", highlight=False)
         console.print(entries_table(item), "")
     if any(item.is_long(entry) for item in studies for entry in item.entries):
-        console.print(
-            "[bright_black]long: at smoke scale only with --long, or where --only names it[/]", highlight=False
-        )
+        say("long: at smoke scale only with --long, or where --only names it", QUIET)
 
 
 @app.command()
@@ -252,30 +235,23 @@ def reproduce(
                     listener=listener,
                 )
         except KeyboardInterrupt as error:
-            console.print("interrupted; run the same command to resume", highlight=False)
+            say("interrupted; run the same command to resume")
             raise typer.Exit(130) from error
         except Busy as error:
             _stop(str(error))
-        failed |= bool(outcome.failed) | _say_broken(outcome.findings)
+        failed |= bool(outcome.failed) | say_broken(outcome.findings)
         for name in outcome.failed:
             if (trace := outcome.run.failed(name)).exists():
-                console.print(f"  [bright_black]traceback of {escape(f'{name}: {trace}')}[/]", highlight=False)
+                say(f"  traceback of {name}: {trace}", QUIET)
         findings += outcome.asked
         tested = [finding for finding in outcome.findings if finding.verdict in ("held", "did not hold")]
         others += sum(finding not in outcome.asked for finding in tested)
-    _say_verdicts(findings)
+    say_verdicts(findings)
     if others:
-        console.print(
-            f"[bright_black]{others} claims of other entries read the same parts: the report has them, too[/]",
-            highlight=False,
-        )
+        say(f"{others} claims of other entries can be judged by what is there: the report has them, too", QUIET)
     where = "" if out in _roots() else f" {out}"
     own = f" --recipe {study}" if study and study.endswith(".py") else ""
-    console.print(
-        f"[bright_black]next: torchtangent report{escape(where + own)} "
-        "(each claim at the largest scale that tested it)[/]",
-        highlight=False,
-    )
+    say(f"next: torchtangent report{where}{own} (each claim at the largest scale that tested it)", QUIET)
     if failed:
         raise typer.Exit(1)
 
@@ -287,18 +263,17 @@ def report(
     recipe: RecipeOption = None,
 ) -> None:
     """Make one self-contained HTML page of the results: verdicts, figures, how to remake them."""
-    console = Console()
     _loaded(recipe or [])
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise typer.BadParameter(f"--out {out}: {error}") from error
     try:
-        _say_unknown(_found(runs or _roots()))
-        page.write(runs or _roots(), out, lambda study: console.print(f"drawing {study.key} …", highlight=False))
+        say_unknown(_found(runs or _roots()), registry())
+        page.write(runs or _roots(), out, lambda study: say(f"drawing {study.key} …"))
     except FileNotFoundError as error:
         _stop(str(error))
-    console.print(f"{escape(str(out))} ({out.stat().st_size / 1024:.0f} KiB)", highlight=False)
+    say(f"{out} ({out.stat().st_size / 1024:.0f} KiB)")
 
 
 @app.command()
@@ -313,15 +288,15 @@ def judge(
     found = _found(roots)
     if not found:
         _stop(f"no results in {_listed(roots)}")
-    _say_unknown(found)
+    say_unknown(found, registry())
     for run in found:
         if run.study in registry():
             try:
                 findings += rejudge(registry()[run.study], run)
             except Busy as error:
                 _stop(str(error))
-    _say_verdicts(findings)
-    if _say_broken(findings):
+    say_verdicts(findings)
+    if say_broken(findings):
         raise typer.Exit(1)
 
 
@@ -338,6 +313,7 @@ def claims(
         ),
     ] = None,
     scale: Annotated[ScaleOption | None, typer.Option(help="Only this scale.")] = None,
+    not_held: Annotated[bool, typer.Option("--not-held", help="Of a study only the claims that did not hold.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Every claim as JSON, for another program.")] = False,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="The table as Markdown; of results, unless --runs says otherwise.")
@@ -353,6 +329,10 @@ def claims(
     """
     if into is not None and not as_markdown:
         raise typer.BadParameter("--into needs --markdown")
+    if not_held and (study is None or as_json or as_markdown):
+        raise typer.BadParameter("--not-held needs a study, and is for people: not with --json or --markdown")
+    if as_markdown and study is not None:
+        raise typer.BadParameter("--markdown is the table of all studies: leave the study out, or take --json")
     if as_json and as_markdown:
         raise typer.BadParameter("--json or --markdown, not both")
     roots = runs or [Path("results")] if as_markdown else runs or _roots()
@@ -380,11 +360,11 @@ def claims(
             raise typer.BadParameter(f"{into}: {error}") from error
     elif study is not None:
         (mine,) = standings.values()
-        console.print(claims_table(mine))
+        console.print(claims_table(s for s in mine if s.verdict == "did not hold" or not not_held))
         console.print(tally([standing.verdict for standing in mine]), highlight=False)
     else:
         console.print(ledger_table(ledger.summarize(standings)))
-        console.print("[bright_black]torchtangent claims STUDY  lists a study's claims[/]", highlight=False)
+        say("torchtangent claims STUDY  lists a study's claims", QUIET)
 
 
 def _findings(study: Study, standings: list[Standing], scale: ScaleOption | None) -> Iterator[Finding]:

@@ -1,19 +1,20 @@
-"""What the command line draws: progress bars while a study runs, tables of entries and verdicts."""
+"""What the command line shows: lines, progress bars while a study runs, tables of entries and verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from types import TracebackType
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
-from torchtangent.lab.claims import Verdict, count, digits, show
+from torchtangent.lab.claims import Finding, Verdict, count, digits, show
 from torchtangent.lab.data import DataError
-from torchtangent.lab.ledger import COLUMNS, Line, Standing
-from torchtangent.lab.results import Record
+from torchtangent.lab.ledger import COLUMNS, Line, Standing, count_reasons
+from torchtangent.lab.results import Record, Run
 from torchtangent.lab.runner import Listener, NeedFailed
 from torchtangent.lab.study import Part, Study
 
@@ -22,6 +23,36 @@ COLORS: dict[Verdict, str] = {
     "did not hold": "red",
     "not tested at this scale": "bright_black",
 }
+QUIET = "bright_black"  # the style of what stands beside the matter
+
+
+def say(text: str, style: str = "", *, stderr: bool = False) -> None:
+    """A line as it is, without markup."""
+    Console(stderr=stderr).print(Text(text, style))
+
+
+def say_unknown(runs: Iterable[Run], known: Container[str]) -> None:
+    """Name the studies that have runs but are not known, and are left out."""
+    unknown = dict.fromkeys(run.study for run in runs if run.study not in known)
+    if unknown:
+        names = ", ".join(unknown)
+        say(f"left out, since no such study is known: {names}. Name its file with --recipe", "yellow", stderr=True)
+
+
+def say_broken(findings: Iterable[Finding]) -> bool:
+    """Name the claims whose own code failed; whether there are any."""
+    broken = [finding for finding in findings if finding.broken]
+    for finding in broken:
+        text = escape(f"{finding.id}, {finding.name!r}: {finding.reason}")
+        Console().print(f"  [red]✗[/] claim {text}", highlight=False)
+    return bool(broken)
+
+
+def say_verdicts(findings: Sequence[Finding]) -> None:
+    """Count the verdicts, and why claims have none."""
+    Console().print(tally([finding.verdict for finding in findings]), highlight=False)
+    if why := count_reasons(finding.reason for finding in findings):
+        say(f"why not tested: {why}", QUIET)
 
 
 class ProgressListener(Listener):

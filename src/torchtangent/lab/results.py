@@ -203,9 +203,7 @@ class Run:
 
     def write_failure(self, part: str, text: str) -> None:
         """Keep why a part failed."""
-        path = self.failed(part)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        replace_file(self.failed(part), lambda file: file.write(text.encode()))
 
     def load(self, parts: Sequence[str], *, writable: bool = False) -> Arrays:
         """The arrays of finished parts; unless said otherwise nobody can write to them, since many look at them."""
