@@ -25,4 +25,4 @@ for prior in (1.0, 10.0, 100.0, 1000.0):
     variance = precision.inverse(prior).quad(J.flatten(0, 1).T).view_as(logits)  # of each logit
     volume = (J.shape[2] * torch.tensor(prior).log() - precision.logdet(prior)) / 2  # for the marginal likelihood
     softened = logits / (1 + torch.pi / 8 * variance).sqrt()
-    report(f"δ = {prior:4g}, log of the posterior's volume {volume:4.0f}", softened)
+    report(f"δ = {prior:4g}, log of the posterior's volume over the prior's {volume:5.1f}", softened)

@@ -1022,3 +1022,16 @@ def test_many_implicit_products_of_models_that_work_in_place(make: Any) -> None:
     expected = oracle.fisher(model, [(x, None)], "categorical", "exact") @ v
     for _ in range(8):  # from the fourth on by what was kept, where that repeats
         assert_close(F @ v, expected)
+
+
+def test_missing_targets_repeat() -> None:
+    """NaN is not equal to itself, but stands where it stood."""
+    model, x, y = nn.Linear(2, 1).double(), torch.randn(6, 2).double(), torch.randn(6, 1).double()
+    y[1] = torch.nan
+
+    def loss(f: Tensor, t: Tensor) -> Tensor:
+        return torch.where(t.isnan(), 0.0, f - t).square().mean()
+
+    there = torch.cat([x, torch.ones(6, 1).double()], 1)[~y.isnan()[:, 0]]
+    H = tt.hessian(model, (x, y), loss)
+    assert_close(H @ torch.eye(3).double(), 2 * there.T @ there / 6)

@@ -90,7 +90,9 @@ def test_numbers_that_are_not_finite_are_refused(value: float) -> None:
 
 def test_classes_that_are_taken_as_numbers_are_told() -> None:
     K, y = torch.eye(6), torch.tensor([0, 2, 1, 1, 0, 2])
-    with pytest.warns(UserWarning, match=r"y holds the integers 0 to 2, .* F\.one_hot\(y\), or to classify; if not"):
+    with pytest.warns(
+        UserWarning, match=r"y holds the integers 0 to 2, .* F\.one_hot\(y\), or to tt\.predict\.classify"
+    ):
         tt.predict.ridge(K, y, ridge=1.0)
     with pytest.warns(UserWarning, match="g holds the integers 0 to 2"):
         tt.alignment.of_kernel(K, y)

@@ -848,3 +848,21 @@ def test_parts_may_have_private_names(name: str) -> None:
     for made in (tt.linearize(model), tt.lazy(model, 2.0)):
         torch.testing.assert_close(made(x), model(x))
         assert f"{name}.weight" in dict(made.named_parameters())
+
+
+def test_each_kind_of_call_settles_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parameter without a part never shows its gradient: the trials end all the same, with autocast and without."""
+    module = sys.modules[Linearized.__module__]
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    model.idle = nn.Parameter(torch.zeros(2))
+    lin, x, made = linearize(model), torch.randn(5, 3), []
+    original = module.choose
+    monkeypatch.setattr(module, "choose", lambda *args: made.append(1) or original(*args))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for _ in range(6):
+            lin(x)
+    first = len(made)
+    for _ in range(12):
+        lin(x)
+    assert len(made) <= 2 * first
+    assert first < 6

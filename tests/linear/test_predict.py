@@ -684,7 +684,7 @@ def test_bad_shapes_and_numbers_are_named(call: Callable[..., Any]) -> None:
     for y in (case.y[:, 0], case.y[:, :2], case.y[:-1], case.y.T):
         with pytest.raises(ValueError, match=r"12 samples with 3 outputs.* y of shape \(12, 3\)"):
             call(case.K, y)
-    with pytest.raises(ValueError, match=r"Classes are passed one-hot, F.one_hot\(y, 3\), or to classify\."):
+    with pytest.raises(ValueError, match=r"Classes are passed one-hot, F.one_hot\(y, 3\), or to tt.predict.classify\."):
         call(case.K, torch.arange(N) % 3)
     holed = case.y.clone()
     holed[4, 1] = float("nan")

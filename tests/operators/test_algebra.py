@@ -442,3 +442,15 @@ def test_advice_of_operators_without_a_matrix_can_be_followed(use: Callable[[Ope
     with pytest.raises(ValueError, match=r"30 products.*: eigh\(k\) finds the k largest.*structured representation"):
         use(M)
     close(M.eigh(2).values, torch.linalg.eigvalsh(spd(30)).flip(0)[:2], torch.float64)
+
+
+def test_an_indefinite_arrowhead_names_its_smallest_eigenvalue() -> None:
+    M = ArrowheadOperator(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 1.0]]), torch.tensor([1.0]))
+    smallest = float(torch.linalg.eigvalsh(M.dense())[0]) + 0.5
+    with pytest.raises(ValueError, match=f"smallest eigenvalue {smallest:.3g}"):
+        M.logdet(damping=0.5)
+
+
+def test_factors_of_a_kronecker_product_go_together() -> None:
+    with pytest.raises(ValueError, match="float32 on cpu and float64 on cpu"):
+        KroneckerOperator(DenseOperator(torch.eye(2)), DenseOperator(torch.eye(2).double()))

@@ -239,6 +239,9 @@ def test_states_of_another_problem_are_refused() -> None:
     saved = SuperNat(model, x, LR).state_dict()
     with pytest.raises(ValueError, match=r"saved with scale='max'; this SuperNat has scale='trace'"):
         SuperNat(model, x, LR, scale="trace").load_state_dict(saved)
+    turned = x @ torch.linalg.qr(torch.randn(x.shape[1], x.shape[1]).to(x))[0]  # of the same eigenvalues
+    with pytest.raises(ValueError, match="saved for other inputs x"):
+        SuperNat(model, turned, LR).load_state_dict(saved)
     with pytest.raises(ValueError, match="saved for other inputs x"):
         SuperNat(model, 2 * x, LR).load_state_dict(saved)
 

@@ -187,7 +187,7 @@ def matrix_of(basis: Basis, like: Tensor) -> Float[Tensor, "n r"]:
 def _expect(layer, kind, name):  # type: ignore[no-untyped-def]
     if not isinstance(layer, kind):
         raise ValueError(
-            f"The model uses '{name}' differently from batch to batch (a {kind.__name__} first, now a "
-            f"{type(layer).__name__}); a Kronecker representation needs one form. Use another representation for it."
+            f"The model uses '{name}' differently from batch to batch, or in some not at all (as experts); a "
+            "Kronecker representation needs one form. Use another representation for it, or larger batches."
         )
     return layer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
@@ -97,7 +98,7 @@ class Linearized(nn.Module):
         self.__names, self.__bias = names, bias
         self.__frozen = Frozen(network, output)
         self.__ways: dict[tuple[bool, torch.dtype | None], Way] = {}  # chosen by the first call that shows them
-        self.__trials = 0
+        self.__trials: Counter[tuple[bool, torch.dtype | None]] = Counter()
         self.__attention, self.__recurrent = (_say(network, kind) for kind in (nn.MultiheadAttention, nn.RNNBase))
         for name in names:
             *path, attribute = name.split(".")
@@ -120,8 +121,8 @@ class Linearized(nn.Module):
             way = self.__ways.get(kind)
             if way is None:
                 way, shown = choose(self.__frozen, self.__names, args, kwargs)
-                self.__trials += 1
-                if shown or self.__trials == _TRIALS:
+                self.__trials[kind] += 1
+                if shown or self.__trials[kind] == _TRIALS:
                     self.__ways[kind] = way
             f, w = way(self.__frozen, self.displacement(), args, kwargs)
         return f + w if self.__bias else w
@@ -137,7 +138,7 @@ class Linearized(nn.Module):
         return self
 
     def _apply(self, fn: Callable, recurse: bool = True) -> Linearized:
-        self.__ways, self.__trials = {}, 0  # another device or dtype may have other kernels
+        self.__ways, self.__trials = {}, Counter()  # another device or dtype may have other kernels
         return super()._apply(fn, recurse)
 
 

@@ -78,8 +78,8 @@ class ArrowheadOperator(Operator):
 
         def logdet() -> Tensor:
             if not bool(definite.all()):
-                smallest = torch.cat([d, schur[:, None]], 1).amin()
-                raise indefinite(f"{self!r} with damping={damping:g}", float(smallest), "log-determinant")
+                smallest = float(self._spectrum.values.min()) + damping
+                raise indefinite(f"{self!r} with damping={damping:g}", smallest, "log-determinant")
             return d.log().sum() + schur.log().sum()
 
         return Factorization(solve, logdet)

@@ -34,7 +34,7 @@ class DenseOperator(Operator):
     with a damping that is no larger, by its eigendecomposition and with a warning.
 
     Args:
-        matrix: (P, P), symmetric; only its lower triangle enters solves and eigendecompositions.
+        matrix: (P, P), symmetric; products and LU decompositions read all of it, others its lower triangle.
 
     Example:
         >>> import torch

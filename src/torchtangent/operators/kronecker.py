@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchtangent.operators.base import Operator
 from torchtangent.operators.basis import KroneckerBasis, both_sides
+from torchtangent.operators.checks import check_alike
 from torchtangent.operators.space import Space
 from torchtangent.operators.spectrum import Factorization, Spectrum
 
@@ -44,6 +45,7 @@ class KroneckerOperator(Operator):
     space: Space | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        check_alike([self.left, self.right])
         self._describe(self.left.size * self.right.size, like=self.left)
 
     def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:

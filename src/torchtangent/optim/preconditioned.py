@@ -238,6 +238,7 @@ class Preconditioned(Optimizer):
 
     def _step(self, loss: Any, amp: Scales) -> bool:
         """Whether the parameters moved."""
+        self._promise = None
         self.recorder.settle()
         grads = self._gradients(amp)
         if not grads:
@@ -326,7 +327,6 @@ class Preconditioned(Optimizer):
 
     def _skip(self, what: str, amp: Scales) -> bool:
         self.skipped += 1
-        self._promise = None
         if round_number(self.skipped) and not amp.searching:  # a GradScaler that looks for its scale overflows at times
             message = f"{self.method.kind}: step skipped, {what} has NaN or infinity (skipped so far: {self.skipped}). "
             advice = "If this goes on, the training has diverged: give a lower lr, a lower kl_clip or more damping."

@@ -123,7 +123,7 @@ def problem(K: Any, y: Any, f0: Any = None) -> Problem:
         K = K.matrix
     matrix = as_square(as_matrix(K))
     like = torch.empty(0, dtype=torch.float64, device=matrix.device)
-    columns, form = as_columns(y, K.shape, like, instead=", or to classify")
+    columns, form = as_columns(y, K.shape, like, instead=", or to tt.predict.classify")
     if isinstance(K, Operator) and not K.matrix_free:
         K = K.to(torch.float64)
     elif not isinstance(K, Tensor | np.ndarray | Operator):
