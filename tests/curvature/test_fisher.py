@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import torchtangent as tt
 from torchtangent.curvature.cotangents import Cotangents
 from torchtangent.jacobians.capture import Capture
+from torchtangent.jacobians.trace import Trace
 
 LIKELIHOODS = ["categorical", "bernoulli", "gaussian"]
 MODELS = {
@@ -1035,3 +1036,22 @@ def test_missing_targets_repeat() -> None:
     there = torch.cat([x, torch.ones(6, 1).double()], 1)[~y.isnan()[:, 0]]
     H = tt.hessian(model, (x, y), loss)
     assert_close(H @ torch.eye(3).double(), 2 * there.T @ there / 6)
+
+
+@pytest.mark.parametrize(
+    "name", ["lenet", "conv2d-groups", "conv-transpose2d-groups", "conv3d", "sequence-outputs", "mlp"]
+)
+@pytest.mark.parametrize("kind", [tt.Dense, tt.Diagonal, tt.KFAC, tt.EKFAC, tt.QuasiDiagonal])
+def test_cotangents_pulled_back_one_by_one(name: str, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are stored in another order, which nothing may depend on."""
+    model, x, _ = ZOO[name].build()
+    expected = tt.fisher(model, (x, None), kind, likelihood="gaussian").dense()
+    monkeypatch.setattr(Trace, "_loops", lambda *_: True)
+    assert_close(tt.fisher(model, (x, None), kind, likelihood="gaussian").dense(), expected)
+
+
+def test_many_samples_of_convolutions_are_pulled_back_one_by_one() -> None:
+    model, x = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Flatten(), nn.Linear(5408, 2)), torch.randn(64, 1, 28, 28)
+    trace = Capture(model, None, None).trace(x)
+    assert trace._loops(trace.units())
+    assert not Capture(model, None, None).trace(x[:4])._loops(trace.units()[:, :4])

@@ -20,7 +20,7 @@ from torchtangent.jacobians.select import Params
 from torchtangent.operators import BlockOperator, Operator
 
 _MANY = 4096  # cotangents for a sample: more are worth a word
-_TRACE = 12 << 20  # bytes of activations and factors at a time (see Capture.budget), on a CPU: what its caches hold
+_TRACE = 16 << 20  # bytes of activations and factors at a time (see Capture.budget), on a CPU: what its caches hold
 _SHARE = 32  # the part of a GPU's memory for them is one of so many
 _KEPT = 96 << 20  # bytes of factors that are kept for a second sweep instead of being captured again
 

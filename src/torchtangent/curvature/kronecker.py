@@ -72,7 +72,7 @@ class OuterMoments(LayerMoments):
         d = _expect(layers[self.weight], Outer, self.weight).d
         if self.sharing == "reduce":
             d = d.sum(3, keepdim=True)
-        add_locations(self.B, d.permute(1, 2, 0, 3, 4).flatten(1, 2), partial(cotangent_rows, d))
+        add_locations(self.B, _stacked(d), partial(cotangent_rows, d))
 
     def factors(self, n: int) -> list[tuple[Operator, Operator]]:
         return list(zip(self.B.operators(1 / n), self.A.operators(1 / self.locations), strict=True))
@@ -152,10 +152,21 @@ def input_rows(a: Float[Tensor, "N G S I"]) -> Float[Tensor, "G R I"]:
 
 
 def cotangent_rows(d: Float[Tensor, "N G C S O"]) -> Float[Tensor, "G R O"]:
-    """One row for each output, sample and location (cotangents are stored with the outputs first)."""
+    """One row for each sample, output and location."""
+    stacked = _stacked(d)
     if d.stride(4) == 1:
-        return d.permute(1, 2, 0, 3, 4).reshape(d.shape[1], -1, d.shape[4])
-    return d.permute(1, 4, 2, 0, 3).reshape(d.shape[1], d.shape[4], -1).transpose(1, 2)
+        return stacked.flatten(1, 2)
+    return stacked.permute(0, 3, 1, 2).flatten(2).transpose(1, 2)
+
+
+def _stacked(d: Float[Tensor, "N G C S O"]) -> Float[Tensor, "G R S O"]:
+    """Those of all samples and outputs, in the order in which they are stored."""
+    return d.permute(1, *_stored(d), 3, 4).flatten(1, 2)
+
+
+def _stored(d: Float[Tensor, "N G C S O"]) -> tuple[int, int]:
+    """The axes of samples and outputs, the outer one in memory first."""
+    return (0, 2) if d.stride(0) > d.stride(2) else (2, 0)
 
 
 def _rotate_inputs(a: Float[Tensor, "N G S I"], bases: tuple[Basis, ...]) -> Float[Tensor, "N G S r"]:
@@ -167,12 +178,13 @@ def _rotate_inputs(a: Float[Tensor, "N G S I"], bases: tuple[Basis, ...]) -> Flo
 
 
 def _rotate_cotangents(d: Float[Tensor, "N G C S O"], bases: tuple[Basis, ...]) -> Float[Tensor, "N G C S r"]:
-    N, G, C, S, _ = d.shape
+    S, axes = d.shape[3], _stored(d)
     Q = torch.stack([matrix_of(b, d) for b in bases])
     if d.stride(4) == 1:
-        return product(cotangent_rows(d), Q).view(G, C, N, S, -1).permute(2, 0, 1, 3, 4)
-    stored = d.permute(1, 2, 0, 4, 3).reshape(G, C * N, -1, S)
-    return (Q.mT.unsqueeze(1) @ stored).view(G, C, N, -1, S).permute(2, 0, 1, 4, 3)
+        rotated = product(cotangent_rows(d), Q).unflatten(1, (-1, S))
+    else:
+        rotated = (Q.mT.unsqueeze(1) @ _stacked(d).mT).mT
+    return rotated.unflatten(1, [d.shape[axis] for axis in axes]).movedim((1, 0, 2), (axes[0], 1, axes[1]))
 
 
 def matrix_of(basis: Basis, like: Tensor) -> Float[Tensor, "n r"]:

@@ -36,6 +36,9 @@ from torchtangent.notice import listed
 if TYPE_CHECKING:
     from torchtangent.jacobians.capture import Capture
 
+_MANY = 32  # samples, and
+_LARGE = 1 << 20  # bytes of one cotangent at all layers, from which on a CPU is faster with one at a time
+
 
 class Trace:
     """One recorded batch: outputs, and layer Jacobians for any cotangents."""
@@ -171,7 +174,7 @@ class Trace:
 
     def _all_at_once(self, edges: list[GradientEdge], cotangents: Tensor) -> Sequence[Tensor | None] | None:
         """One backward pass with the cotangents as a further axis, or None where torch cannot vectorize it."""
-        if not self.capture.batched or len(cotangents) == 1:
+        if not self.capture.batched or len(cotangents) == 1 or self._loops(cotangents):
             return None
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message="There is a performance drop")
@@ -185,6 +188,16 @@ class Trace:
                 self.capture.batched = False
                 return None
 
+    def _loops(self, cotangents: Tensor) -> bool:
+        """Whether a backward pass for each cotangent is faster, as for many samples on a CPU with convolutions.
+
+        torch then loops over the cotangents all the same, and copies what it finds into larger tensors at every step.
+        """
+        if cotangents.device.type != "cpu" or cotangents.shape[1] < _MANY:
+            return False
+        size = cotangents.element_size() * sum(u.shape.numel() for u in self.uses)
+        return size >= _LARGE and any("Convolution" in node.name() for node in self.graph.nodes)
+
     def _one_by_one(self, edges: list[GradientEdge], cotangents: Tensor) -> Sequence[Tensor | None]:
         """One backward pass for each cotangent."""
         if len(cotangents) == 1:
@@ -196,8 +209,9 @@ class Trace:
             for j, grad in enumerate(grads):
                 if grad is not None:
                     buffer = found[j]
-                    if buffer is None:
-                        buffer = found[j] = grad.new_empty(len(cotangents), *grad.shape)
+                    if buffer is None:  # by row, then cotangent: as products sample by sample read it
+                        shape = (len(grad), len(cotangents), *grad.shape[1:])
+                        buffer = found[j] = grad.new_empty(shape).transpose(0, 1)
                     buffer[i] = grad
         return found
 

@@ -19,7 +19,7 @@ from torchtangent.notice import warn
 
 _SHARE = 0.25  # of the memory that is free for work goes to captures and blocks, the rest to what is kept
 _BATCH = {"cpu": 4096, "cuda": 8192}  # samples captured at a time, at most
-_CAPTURED = {"cpu": 48 << 20, "cuda": 4 << 30}  # and bytes: a CPU takes long to get more, and to fill it
+_CAPTURED = {"cpu": 80 << 20, "cuda": 4 << 30}  # and bytes: a CPU takes long to get more, and to fill it
 _FEW = {"cpu": 64, "cuda": 1024}  # samples that are captured together if they fit, however many bytes that is
 _ROOM = {"cpu": 32 << 20, "cuda": 1 << 40}  # bytes for products, at most: small ones stay in a CPU's cache
 _MARGINS = (1.0, 1.1, 1.5)  # how much longer a way that keeps less may take, the first with which all samples fit
