@@ -466,6 +466,54 @@ def test_numbers_in_many_threads(shared: bool) -> None:
     assert not failed
 
 
+class Interrupted(nn.Module):
+    """Lets another thread work while the model is called, as long as that does not wait for the call to end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.threads = threading.get_ident(), list[threading.Thread]()
+        self.work: Callable[[], None] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.work is not None and threading.get_ident() == self.own:
+            self.threads.append(threading.Thread(target=self.work))
+            self.threads[-1].start()
+            self.threads[-1].join(0.05)
+        return x
+
+    def __deepcopy__(self, memo: Any) -> nn.Module:
+        return nn.Identity()
+
+
+COPIES: dict[str, Callable[[nn.Module, Tensor], object]] = {
+    "linearize": lambda model, x: tt.linearize(model),
+    "lazy": lambda model, x: tt.lazy(model, 2.0),
+    "measures": lambda model, x: tt.complexity.measures(model, START, x, torch.tensor([0, 1, 2, 0])),
+    "trajectory": lambda model, x: tt.complexity.Trajectory(model, x),
+}
+START = {"0.weight": torch.ones(3, 2)}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_copies_while_another_thread_has_replaced_the_parameters(name: str) -> None:
+    model, x = nn.Sequential(nn.Linear(2, 3, bias=False), Interrupted()).eval(), torch.randn(4, 2)
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            COPIES[name](model, x)
+        except Exception as error:
+            errors.append(error)
+
+    F = tt.fisher(model, (x, None), tt.Implicit, likelihood="gaussian")
+    model[1].work = work
+    for _ in range(5):
+        F @ torch.ones(6)
+    for thread in model[1].threads:
+        thread.join()
+    assert not errors
+
+
 class Centred(nn.Module):
     """Writes to its inputs, as `x -= mean` does."""
 

@@ -76,6 +76,8 @@ def test_jacobian_and_its_transpose(columns: int | None) -> None:
     [
         (torch.ones(3), r"damping is one number, got \(3,\)\. .*DiagonalOperator"),
         (torch.tensor(1.0, requires_grad=True), "Nothing here is differentiable with respect to the damping"),
+        (torch.tensor(torch.inf), "damping must be a finite number >= 0, got inf"),
+        (torch.tensor(-1.0), "damping must be a finite number >= 0, got -1"),
     ],
 )
 def test_dampings_that_are_no_numbers(damping: Tensor, message: str) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from torchtangent.complexity.paths import path_norms
 from torchtangent.curvature import Implicit, fisher
-from torchtangent.jacobians.call import Network, undisturbed
+from torchtangent.jacobians.call import Network, alone, undisturbed
 from torchtangent.jacobians.capture import BUDGET, Capture
 from torchtangent.jacobians.inputs import Inputs, Output, split
 from torchtangent.jacobians.modes import unwrapped
@@ -165,7 +165,8 @@ def measures(
             "a data set together, torch.stack([x for x, _ in data]), and its labels."
         )
     y = numbers(y, "y").to(x.device)
-    model = copy.deepcopy(unwrapped(model)).requires_grad_(True)  # frozen layers count like the others
+    with alone():  # in another thread the parameters may be replaced for a while
+        model = copy.deepcopy(unwrapped(model)).requires_grad_(True)  # frozen layers count like the others
     capture = Capture(model, output=output)
     names = _weights(capture, x[:1])
     _check_homogeneous(capture.network, x[:16])

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
+from torchtangent.jacobians.call import alone
 from torchtangent.notice import listed
 
 Params = str | Iterable[str] | Callable[[str, nn.Parameter], bool] | None
@@ -25,7 +26,8 @@ def select(model: nn.Module, params: Params = None) -> dict[str, nn.Parameter]:
     >>> list(select(net, "2.*"))
     ['2.weight', '2.bias']
     """
-    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    with alone():  # in another thread the parameters may be replaced for a while
+        trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not trainable:
         raise ValueError(
             f"{type(model).__name__} has no trainable parameters. "

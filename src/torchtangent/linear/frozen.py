@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from torchtangent.jacobians.call import alone
 from torchtangent.jacobians.graph import Graph
 from torchtangent.jacobians.inputs import Output, find
 from torchtangent.notice import listed
@@ -115,8 +116,9 @@ def tensor_of(result: Any, output: Output) -> Tensor:
 
 def duplicate(model: nn.Module) -> nn.Module:
     """A deep copy, also of a model that keeps tensors with a history (`weight_norm` does, and cached activations)."""
-    kept = [t for module in model.modules() for t in vars(module).values() if isinstance(t, Tensor) and not t.is_leaf]
-    return copy.deepcopy(model, {id(t): t.detach().clone() for t in kept})
+    with alone():  # in another thread the parameters may be replaced for a while
+        own = (t for module in model.modules() for t in vars(module).values() if isinstance(t, Tensor))
+        return copy.deepcopy(model, {id(t): t.detach().clone() for t in own if not t.is_leaf})
 
 
 def load(network: nn.Module, at: Mapping[str, Any] | str | os.PathLike[str]) -> None:

@@ -75,10 +75,10 @@ class Lazy(nn.Module):
     theta0: nn.Module
 
     def __init__(self, model: nn.Module, alpha: float, bias: bool = True, output: Output = None) -> None:
-        training = model.training
+        training, frozen = model.training, Frozen(duplicate(model), output)
         self.__model = (model,)  # in a tuple, or it would be registered once more; it holds the mode
         super().__init__()
-        self.__frozen = Frozen(duplicate(model), output)
+        self.__frozen = frozen
         # The same dicts, so that the model's own entries have their names here, and moving them moves the model.
         for name in ("_parameters", "_buffers", "_non_persistent_buffers_set"):
             vars(self)[name] = vars(model)[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ def check_alike(operators: Sequence[Operator]) -> None:
 
 
 def checked_damping(damping: Number) -> float:
-    """The damping as a number that is not negative."""
+    """The damping as a finite number that is not negative."""
     if isinstance(damping, Tensor) and damping.numel() != 1:
         raise ValueError(
             f"damping is one number, got {tuple(damping.shape)}. For one of each parameter add it to the operator: "
@@ -33,6 +34,6 @@ def checked_damping(damping: Number) -> float:
         )
     if isinstance(damping, Tensor) and damping.requires_grad:
         raise ValueError("Nothing here is differentiable with respect to the damping: pass damping.detach().")
-    if not float(damping) >= 0:
-        raise ValueError(f"damping must be a number >= 0, got {damping}.")
+    if not 0 <= float(damping) < math.inf:
+        raise ValueError(f"damping must be a finite number >= 0, got {damping}.")
     return float(damping)
