@@ -102,7 +102,8 @@ def flow(K: Any, y: Any, t: Any, K_test: Any = None, *, f0: Any = None, f0_test:
     """
     times = torch.as_tensor(t, dtype=torch.float64, device="cpu")
     if times.dim() > 1 or not times.numel() or not bool((times >= 0).all()):
-        raise ValueError(f"t must be a time of at least 0, or several; got {t}.")
+        said = f"a tensor {tuple(times.shape)}; the kernel of other samples comes after t" if times.dim() > 1 else t
+        raise ValueError(f"t must be a time of at least 0, or a list of such times; got {said}.")
 
     def fitted(values: Tensor, n: int, t: Tensor) -> Tensor:
         return -torch.expm1(-2 / n * t * values)
