@@ -28,7 +28,7 @@ def descent(
 ) -> Float[Tensor, "..."]:
     """Predictions after steps of full-batch gradient descent on the linearized network's mean squared error.
 
-    Along an eigenvector of K with eigenvalue λ a part 1 − (1 − 2·lr·λ/n)^steps of y − f₀ is fitted, where n = N·C.
+    Along an eigenvector of K with eigenvalue λ a fraction 1 − (1 − 2·lr·λ/n)^steps of y − f₀ is fitted, where n = N·C.
 
     Args:
         K: The kernel of the training points.
@@ -44,7 +44,7 @@ def descent(
         Predictions in the form of y; for several numbers of steps with an axis for them in front.
 
     Raises:
-        ValueError: If lr is not below n/λ₁, where gradient descent stops to be stable.
+        ValueError: If lr is not below n/λ₁, where gradient descent stops being stable.
 
     Reference:
         Jacot, Gabriel and Hongler, Neural tangent kernel, 2018; Lee et al., Wide neural networks of any depth evolve as
