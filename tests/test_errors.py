@@ -11,6 +11,7 @@ import torch
 from cases import ZOO, Wired
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
 import torchtangent as tt
@@ -478,7 +479,7 @@ def test_a_batch_with_names_needs_its_targets_beside_it() -> None:
 @pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the shape checks would speak first")
 def test_an_array_is_no_vector() -> None:
     F = tt.fisher(nn.Linear(3, 2), (torch.randn(4, 3), None), tt.Diagonal)
-    with pytest.raises(TypeError, match=r"got ndarray; torch\.as_tensor"):
+    with pytest.raises(TypeError, match=r"got ndarray\. torch\.as_tensor"):
         F @ F.diag().numpy()
 
 
@@ -746,3 +747,40 @@ def test_targets_beside_the_inputs_of_a_kernel() -> None:
     x, y = torch.randn(6, 3), torch.arange(6)
     with pytest.raises(TypeError, match=r"The inputs are 2 things, .*; if one is a target, give x without it"):
         tt.ntk(nn.Linear(3, 1), (x, y))
+
+
+@pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the shape checks would speak first")
+def test_parameters_are_made_a_vector_by_what_the_message_says() -> None:
+    model, x = mlp()
+    G = tt.fisher(model, (x, None), tt.Diagonal)
+    with pytest.raises(TypeError, match=r"got generator. Pass list\(model.parameters\(\)\)"):
+        G @ model.parameters()
+    with pytest.raises(TypeError, match=r"got Sequential. Pass dict\(model.named_parameters\(\)\)"):
+        G @ model
+    assert_close(torch.cat([p.flatten() for p in G @ list(model.parameters())]), G @ _flat(model))
+
+
+def _flat(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def test_a_kernel_in_the_place_of_the_time_is_not_printed() -> None:
+    K, y = torch.eye(40), torch.ones(40)
+    with pytest.raises(ValueError, match=r"got a tensor \(40, 40\); the kernel of other samples comes after t") as said:
+        tt.predict.flow(K, y, K, 1.0)
+    assert len(str(said.value)) < 200
+
+
+def test_one_cotangent_for_each_sample_of_one_output() -> None:
+    model, x = nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)), torch.randn(4, 3)
+    with pytest.raises(ValueError, match=r"shape \(4, 1\), got \(4,\). Pass u.unsqueeze\(1\)."):
+        tt.jacobian(model, x).T @ torch.ones(4)
+
+
+def test_many_outputs_are_said_before_they_take_long() -> None:
+    model, x = nn.Linear(2, 30), torch.randn(3, 16, 2)
+    with pytest.warns(
+        tt.TangentWarning, match='takes 464 backward passes for each sample. kind="sampled" estimates it'
+    ):
+        tt.fisher(model, (x, None), tt.Diagonal)
+    tt.fisher(model, (x, None), tt.Diagonal, kind="sampled")

@@ -19,7 +19,7 @@ class Reader(nn.Module):
         self.encoder, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        places = torch.arange(8).expand(len(x), 8)  # for each sample its own: then its gradient can be told
+        places = torch.arange(8).expand(len(x), 8)  # one row per sample: EKFAC needs per-sample gradients
         return self.head(self.encoder(self.rows(x.view(-1, 8, 8)) + self.places(places)).mean(1))
 
 

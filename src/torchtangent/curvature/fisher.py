@@ -19,7 +19,7 @@ from torchtangent.jacobians.inputs import Inputs, Output, batch_size, check_devi
 from torchtangent.jacobians.select import Params
 from torchtangent.operators import BlockOperator, Operator
 
-_MANY = 4096  # cotangents for a sample: more are worth a word
+_MANY = 256  # cotangents for a sample: more are worth a word
 _TRACE = 16 << 20  # bytes of activations and factors at a time (see Capture.budget), on a CPU: what its caches hold
 _SHARE = 32  # the part of a GPU's memory for them is one of so many
 _KEPT = 96 << 20  # bytes of factors that are kept for a second sweep instead of being captured again
@@ -50,7 +50,9 @@ def fisher(
             an instance of one with options, or a dict from patterns on module names to them.
         likelihood: "categorical" (logits), "bernoulli" (logits) or "gaussian" (unit variance).
         kind: "exact" (the expectation over y in closed form), "sampled" (`samples` draws of y for each x) or
-            "empirical" (y from the data: not the Fisher matrix, but often used in its place).
+            "empirical" (y from the data: not the Fisher matrix, but often used in its place). For each sample they take
+            about as many backward passes as there are outputs (T·C), `samples`, and one: with many outputs, as those
+            of a language model, choose "sampled".
         samples: Draws for `kind="sampled"`.
         seed: Seed of the draws; the same seed gives the same labels whatever the batch size.
         params: Which parameters, by name pattern or a predicate (name, parameter); all trainable ones by default.
@@ -58,7 +60,8 @@ def fisher(
 
     Returns:
         An operator on parameter space: `F @ v`, `F.solve(v, damping=...)`, `F.trace()`, and the rest. Vectors are flat,
-        or dicts by name; products, solves and `quad` can be differentiated by them. F itself is a constant.
+        dicts by name or lists; products, solves and `quad` are differentiable with respect to them. F itself is a
+        constant.
 
     >>> import torch
     >>> from torchtangent.curvature import Diagonal
@@ -217,7 +220,7 @@ class LayerSource:
             self.capture.say_once(
                 "many",
                 f"The exact Fisher matrix of outputs {tuple(self.capture.output_shape)} takes {many:,} backward passes "
-                'for each sample. kind="sampled" is an estimate of it that takes `samples`.',
+                'for each sample. kind="sampled" estimates it with one for each of `samples` draws.',
             )
         return self.capture.samples_within(self._room, many)
 

@@ -95,7 +95,7 @@ class KroneckerSum(Accumulator):
         if unknown and isinstance(self.rest_kind, Diagonal):
             warn(
                 f"No Kronecker factors are known for {listed(unknown)}: {len(unknown)} of {len(self.scope.names)} "
-                "parameters have a diagonal block. For more of it give rest=, as in tt.KFAC(rest=tt.BlockDiagonal), "
+                "parameters have a diagonal block. To keep more of F pass rest=, as in tt.KFAC(rest=tt.BlockDiagonal), "
                 "or leave them out with params=."
             )
 

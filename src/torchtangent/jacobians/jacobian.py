@@ -157,5 +157,6 @@ class Transposed:
         if u.dim() == len(outputs) + 1 and tuple(u.shape[:-1]) == outputs:
             return linear(self._jacobian._pull, self._jacobian._push, u)
         if tuple(u.shape) != outputs:
-            raise ValueError(f"J.T @ u needs u of the outputs' shape {outputs}, got {tuple(u.shape)}.")
+            hint = " Pass u.unsqueeze(1)." if (*u.shape, 1) == outputs else ""
+            raise ValueError(f"J.T @ u needs u of the outputs' shape {outputs}, got {tuple(u.shape)}.{hint}")
         return linear(self._jacobian._pull, self._jacobian._push, u.unsqueeze(-1)).squeeze(1)

@@ -38,6 +38,9 @@ def linearize(
     off, whatever the mode of the model. A new model has no statistics yet, only means of 0 and variances of 1: to fill
     them, run some batches through it in training mode.
 
+    Its Jacobian and kernel are the model's at θ₀, wherever θ is: `tt.ntk(model, x)` computes it faster. The Fisher
+    matrix depends on θ by the outputs; as `KFAC` or `EKFAC` it is that of a module without layers, and so diagonal.
+
     J(θ − θ₀) is computed in forward mode: a training step costs about 5/3 of the network's own. Where that fails, and
     for inputs that need a gradient, reverse mode takes its place, as exact but slower, and a `TangentWarning` says so.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -76,8 +76,8 @@ class Space:
             return self._concatenate([v[name] for name in self.names]), self._to_dict
         if not isinstance(v, list | tuple):
             raise TypeError(
-                f"A vector is a flat tensor, a dict of tensors by parameter or a list of them, got {type(v).__name__}"
-                f"{'; torch.as_tensor(v) makes it one' if hasattr(v, '__array__') else ''}."
+                f"A vector is a flat tensor, a dict of tensors by parameter name or a list of tensors, got "
+                f"{type(v).__name__}.{_remedy(v)}"
             )
         if len(v) != len(self.names):
             raise ValueError(f"A list vector needs one tensor per parameter: expected {len(self.names)}, got {len(v)}.")
@@ -217,3 +217,14 @@ class Place:
         for segment, piece in zip(self.segments, pieces, strict=True):
             target = segment.view(out)
             target.copy_(piece if segment.in_order else piece.reshape(target.shape))
+
+
+def _remedy(v: object) -> str:
+    """What makes a vector of a thing that is none."""
+    if hasattr(v, "__array__"):
+        return " torch.as_tensor(v) makes it one."
+    if callable(getattr(v, "named_parameters", None)):
+        return " Pass dict(model.named_parameters())."
+    if isinstance(v, Iterator):
+        return " Pass list(model.parameters()) or dict(model.named_parameters())."
+    return ""

@@ -28,7 +28,7 @@ def descent(
 ) -> Float[Tensor, "..."]:
     """Predictions after steps of full-batch gradient descent on the linearized network's mean squared error.
 
-    Along an eigenvector of K with eigenvalue λ a part 1 − (1 − 2·lr·λ/n)^steps of y − f₀ is fitted, where n = N·C.
+    Along an eigenvector of K with eigenvalue λ a fraction 1 − (1 − 2·lr·λ/n)^steps of y − f₀ is fitted, where n = N·C.
 
     Args:
         K: The kernel of the training points.
@@ -44,7 +44,7 @@ def descent(
         Predictions in the form of y; for several numbers of steps with an axis for them in front.
 
     Raises:
-        ValueError: If lr is not below n/λ₁, where gradient descent stops to be stable.
+        ValueError: If lr is not below n/λ₁, where gradient descent stops being stable.
 
     Reference:
         Jacot, Gabriel and Hongler, Neural tangent kernel, 2018; Lee et al., Wide neural networks of any depth evolve as
@@ -102,7 +102,8 @@ def flow(K: Any, y: Any, t: Any, K_test: Any = None, *, f0: Any = None, f0_test:
     """
     times = torch.as_tensor(t, dtype=torch.float64, device="cpu")
     if times.dim() > 1 or not times.numel() or not bool((times >= 0).all()):
-        raise ValueError(f"t must be a time of at least 0, or several; got {t}.")
+        said = f"a tensor {tuple(times.shape)}; the kernel of other samples comes after t" if times.dim() > 1 else t
+        raise ValueError(f"t must be a time of at least 0, or a list of such times; got {said}.")
 
     def fitted(values: Tensor, n: int, t: Tensor) -> Tensor:
         return -torch.expm1(-2 / n * t * values)
