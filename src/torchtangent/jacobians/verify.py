@@ -20,6 +20,7 @@ from torch import Tensor
 from torchtangent.jacobians.call import Network, alone, float32_products
 from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import Inputs, check_finite, map_leaves, take
+from torchtangent.jacobians.uses import GraphUse
 from torchtangent.notice import listed
 
 if TYPE_CHECKING:
@@ -210,6 +211,7 @@ def _measure(capture: Capture, trace: Trace, n: int) -> tuple[int, int]:
     inputs = sum(u.x.numel() for u in trace.uses)
     outputs = sum(u.shape.numel() for u in trace.uses)
     rest = sum(capture.params[name].numel() for name in capture.uncovered)
+    rest += sum(u.of.made for u in trace.uses if isinstance(u, GraphUse))
     saved = trace.graph.saved_bytes(without=chain(capture.model.parameters(), capture.model.buffers()))
     fixed = max(item * (inputs + 2 * outputs), saved)
     told = 2 * outputs if trace.doubtful else 0  # a cotangent or two more, to tell samples apart
