@@ -26,6 +26,8 @@ from torchtangent.jacobians.nodes import ROLES, VIEWS, Role
 from torchtangent.jacobians.rows import outward
 from torchtangent.jacobians.rules import NoRule
 
+_SMALL_MAP = 1 << 14  # entries of a matrix that multiplies in less time than a backward pass takes for each row
+
 
 @dataclass(frozen=True, eq=False)
 class Operation:
@@ -203,19 +205,27 @@ def shape_at(place: GradientEdge) -> torch.Size:
 
 
 def _behind(jacobian: LayerJacobian, place: GradientEdge, p: Tensor) -> Dense:
-    """The Jacobian of a parameter, from that of what the graph made of it at a place."""
+    """The Jacobian of a parameter, from that of what the graph made of it at a place.
+
+    If that is small, the matrix of its own derivatives takes less time than to pull every cotangent back.
+    """
     J = jacobian.flat().unflatten(2, shape_at(place)) if shape_at(place) else jacobian.flat().squeeze(2)
     if J.dtype != place.node._input_metadata[place.output_nr].dtype:
         raise NoRule("made in another format")
+    n, c, size = J.shape[0], J.shape[1], shape_at(place).numel()
+    J = J.flatten(0, 1)
+    by_unit = size < n * c and size * p.numel() <= _SMALL_MAP and not J.is_complex()
+    d = torch.eye(size, dtype=J.dtype, device=J.device).view(size, *J.shape[1:]) if by_unit else J
     with undisturbed(), warnings.catch_warnings():
         warnings.filterwarnings("error", message="There is a performance drop")
         try:
-            (found,) = torch.autograd.grad(place, p, J.flatten(0, 1), retain_graph=True, is_grads_batched=True)
+            (found,) = torch.autograd.grad(place, p, d, retain_graph=True, is_grads_batched=True)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, UserWarning) as error:
             raise NoRule(str(error)) from None
-    return Dense(found.unflatten(0, J.shape[:2]), p.shape)
+    found = J.reshape(n * c, size) @ found.reshape(size, -1) if by_unit else found
+    return Dense(found.view(n, c, *p.shape), p.shape)
 
 
 def _number(node: Any, argument: int, view: Tensor) -> float | None:
