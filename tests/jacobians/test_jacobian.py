@@ -269,6 +269,23 @@ def test_slow_loop_is_announced() -> None:
     assert_close(J, oracle.jacobian(model, x))
 
 
+def test_a_loop_where_torch_is_wrong_is_announced() -> None:
+    """What torch computes for the distances of several samples at once is wrong by a third."""
+
+    class Distances(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.centres, self.head = nn.Parameter(torch.randn(6, 3)), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.exp(-torch.cdist(x, self.centres)))
+
+    model, x = Distances().double(), torch.randn(4, 3, dtype=torch.float64)
+    with pytest.warns(tt.TangentWarning, match="centres is computed sample by sample"):
+        J = tt.jacobian(model, x).dense()
+    assert_close(J, oracle.jacobian(model, x))
+
+
 def test_parameters_without_influence_are_announced_and_zero() -> None:
     model, x, output = ZOO["unused-layer"].build()
     with pytest.warns(tt.TangentWarning, match="idle") as record:

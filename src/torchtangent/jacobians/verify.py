@@ -61,14 +61,7 @@ def verify(capture: Capture, x: Inputs) -> Trace:
     trace.uncovered |= wrong
     capture.uncovered |= trace.uncovered
     if wrong and not capture.loop:
-        still = _mismatches(trace, trace.pull(r), r, u)
-        capture.loop = bool(still)
-        if still:
-            capture.say_once(
-                "loop",
-                f"The Jacobian of {listed(sorted(still))} is computed sample by sample (exact, but slow): what torch "
-                "computes for several samples or cotangents at once is wrong, or a hook of yours changes gradients.",
-            )
+        _loop_for(capture, _mismatches(trace, trace.pull(r), r, u))
     enough = min(2, samples)
     alive = _alive(layers)
     capture.unproven = {
@@ -101,10 +94,21 @@ def prove(trace: Trace, layers: dict[str, LayerJacobian], cotangents: Tensor) ->
     if capture.loop:
         wrong -= capture.uncovered  # the loop over samples is the definition itself
     capture.unproven -= {name for name, samples in alive.items() if samples > 1} - wrong
-    capture.loop = capture.loop or bool(wrong & capture.uncovered)
+    _loop_for(capture, wrong & capture.uncovered)
     capture.uncovered |= wrong
     trace.uncovered |= wrong
     return not wrong
+
+
+def _loop_for(capture: Capture, wrong: set[str]) -> None:
+    """Go sample by sample from now on if the vectorized fallback is wrong, and say so."""
+    if wrong:
+        capture.loop = True
+        capture.say_once(
+            "loop",
+            f"The Jacobian of {listed(sorted(wrong))} is computed sample by sample (exact, but slow): what torch "
+            "computes for several samples or cotangents at once is wrong, or a hook of yours changes gradients.",
+        )
 
 
 def _alive(layers: Mapping[str, LayerJacobian]) -> dict[str, int]:
