@@ -18,7 +18,7 @@ class Decides(nn.Module):
         self.w = nn.ParameterList(torch.randn(3, 2) for _ in range(weights))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return sum(x @ w**2 for w in self.w) if bool(x.isfinite().all()) else x[:, :2]
+        return sum((x[:, :, None] / w).sum(1) for w in self.w) if bool(x.isfinite().all()) else x[:, :2]
 
 
 @pytest.mark.parametrize("call", [tt.ntk, tt.jacobian, lambda m, x: tt.fisher(m, (x, None), tt.Diagonal)])

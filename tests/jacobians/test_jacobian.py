@@ -261,10 +261,27 @@ def test_slow_loop_is_announced() -> None:
             self.cell = nn.Parameter(torch.randn(3, 2, dtype=torch.float64))
 
         def forward(self, x: Tensor) -> Tensor:
-            return x @ (self.cell**2 if bool(x.isfinite().all()) else self.cell)
+            return (x.unsqueeze(2) / (self.cell**2 if bool(x.isfinite().all()) else self.cell)).sum(1)
 
     model, x = Decides(), torch.randn(4, 3, dtype=torch.float64)
     with pytest.warns(tt.TangentWarning, match=r"(?i)cell.*(loop|slow|one by one|sample)"):
+        J = tt.jacobian(model, x).dense()
+    assert_close(J, oracle.jacobian(model, x))
+
+
+def test_a_loop_where_torch_is_wrong_is_announced() -> None:
+    """What torch computes for the distances of several samples at once is wrong by a third."""
+
+    class Distances(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.centres, self.head = nn.Parameter(torch.randn(6, 3)), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.exp(-torch.cdist(x, self.centres)))
+
+    model, x = Distances().double(), torch.randn(4, 3, dtype=torch.float64)
+    with pytest.warns(tt.TangentWarning, match="centres is computed sample by sample"):
         J = tt.jacobian(model, x).dense()
     assert_close(J, oracle.jacobian(model, x))
 

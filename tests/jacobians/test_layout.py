@@ -288,7 +288,7 @@ def check_strides(y: Tensor, h: Tensor, axis: int, n: int, together: int) -> boo
     """Samples are in an axis of y, some entries for each: are they where it is said in h? Whether something is said."""
     f = y.unflatten(axis, (-1, n, together)).movedim(axis + 1, 0).flatten(1)
     stride = find_strides(f, Graph(f))[h.grad_fn, 0]
-    if stride:
+    if stride > 0:
         sample = torch.arange(h.numel()) // stride % n
         for i in range(n):
             (d,) = torch.autograd.grad(f[i] @ torch.rand(f.shape[1], dtype=f.dtype), h, retain_graph=True)
@@ -407,8 +407,7 @@ def test_ordinary_models_pay_no_further_cotangent(name: str, monkeypatch: pytest
 # Samples in another order, parts written in place, functions of one's own, and as many positions as samples.
 LOOKED_AT = {
     "bilinear-of-one-input", "custom-function", "data-dependent-branch-bare", "gradient-inside", "inplace-slice",
-    "language-model", "language-model-last-word", "layer-of-a-constant-square", "output-written-in-place",
-    "positions-embedded-square", "samples-doubled", "samples-reversed", "tied-convolutions",
+    "output-written-in-place", "samples-doubled", "samples-reversed", "tied-convolutions",
     "transposed-samples-reversed",
 }  # fmt: skip
 

@@ -105,25 +105,93 @@ READ: dict[str, Callable[[], nn.Module]] = {
     "a layer's bias added once more": lambda: Written(
         lambda m, x: torch.tanh(m.layer(x) + m.layer.bias).sum(1), layer=nn.Linear(D, 3)
     ),
+    "a scaled sum": lambda: Written(lambda m, x: torch.add(x, m.shift, alpha=2.0).sin().sum(1), shift=(D,)),
+    "a difference": lambda: Written(lambda m, x: (m.left - torch.sub(x, m.right, alpha=2)).sin().sum(1),
+                                    left=(D,), right=(5, 1)),
+    "a sum with a product": lambda: Written(
+        lambda m, x: torch.addcmul(m.shift, m.scale, x, value=0.5).sin().sum(1), shift=(D,), scale=(1, 1, D)
+    ),
+    "a channel's scale": lambda: Written(lambda m, x: torch.tanh(x * m.scale + m.shift).sum(2), scale=(5, 1),
+                                         shift=(5, 1)),
+    "norms without a layer": lambda: Written(
+        lambda m, x: F.group_norm(F.layer_norm(x, (D,), m.scale, m.shift), 1, m.channel, m.moved).sin().sum(1),
+        scale=(D,), shift=(D,), channel=(5,), moved=(5,),
+    ),
+    "a batch norm without a layer": lambda: Written(
+        lambda m, x: F.batch_norm(x, x.new_ones(5), x.new_ones(5), m.scale, m.shift).sin().sum(1),
+        scale=(5,), shift=(5,),
+    ),
+    "a convolution without a layer": lambda: Written(
+        lambda m, x: F.conv1d(x[:, :4], m.kernel, m.shift, 2, 2, 2, groups=2).sin().flatten(1)[:, ::2],
+        kernel=(6, 2, 3), shift=(6,),
+    ),
+    "experts": lambda: Written(
+        lambda m, x: torch.einsum("ntei,eoi->neo", torch.einsum("nti,eio->nteo", x, m.inward).sin(), m.outward).sum(1),
+        inward=(3, D, 4), outward=(3, 2, 4),
+    ),
+    "heads that are joined": lambda: Written(
+        lambda m, x: torch.einsum("nthi,hio->no", x.unflatten(2, (2, -1)).sin(), m.weight).sin(), weight=(2, D // 2, 3)
+    ),
     "RNN": recurrent(nn.RNN, batch_first=True),
     "GRU, both ways": recurrent(nn.GRU, batch_first=True, bidirectional=True),
     "LSTM, two layers": recurrent(nn.LSTM, batch_first=True, num_layers=2),
 }  # fmt: skip
 
-OTHERS: dict[str, Callable[[], nn.Module]] = {
-    "a weight on the left": lambda: Written(lambda m, x: (m.weight @ x.mT).sin().sum(2), weight=(3, D)),
-    "a scaled sum": lambda: Written(
-        lambda m, x: torch.add(x, m.shift, alpha=2.0).sin().sum(1), shift=(D,)
+MADE: dict[str, Callable[[], nn.Module]] = {
+    "a square": lambda: Written(lambda m, x: torch.tanh(x @ m.weight**2).sum(1), weight=(D, 3)),
+    "every second row": lambda: Written(lambda m, x: F.linear(x, m.weight[::2]).sin().sum(1), weight=(6, D)),
+    "squared by itself": lambda: Written(lambda m, x: torch.tanh(x).sum(1) + m.scale * m.scale, scale=(D,)),
+    "tiled": lambda: Written(lambda m, x: torch.tanh(x + m.place.repeat(5, 1)).sum(1), place=(1, D)),
+    "positions that are embedded": lambda: Written(
+        lambda m, x: torch.tanh(x + m.places(torch.arange(5))).sum(1), places=nn.Embedding(8, D)
     ),
+    "a bias for each distance": lambda: Written(
+        lambda m, x: (x @ x.mT + m.table[torch.arange(5)[:, None] - torch.arange(5) + 4]).softmax(2).sum(1),
+        table=(9,),
+    ),
+    "weight norm": lambda: Written(
+        lambda m, x: m.linear(m.conv(x).sin()).sum(1),
+        conv=nn.utils.parametrizations.weight_norm(nn.Conv1d(5, 4, 1)),
+        linear=nn.utils.parametrizations.weight_norm(nn.Linear(D, 3)),
+    ),
+    "spectral norm": lambda: nn.Sequential(
+        nn.utils.parametrizations.spectral_norm(nn.Linear(D, 3)), nn.Flatten(), nn.Linear(15, 2)
+    ),
+    "a normalized weight": lambda: Written(
+        lambda m, x: F.linear(x, F.normalize(m.weight, dim=1)).sin().sum(1), weight=(5, D)
+    ),
+    "two weights in one": lambda: Written(
+        lambda m, x: F.linear(x, m.left @ m.right).sin().sum(1), left=(4, 2), right=(2, D)
+    ),
+    "a weight made by a network": lambda: Written(
+        lambda m, x: F.linear(x, m.maker(m.code).view(3, D)).sin().sum(1), maker=nn.Linear(2, 3 * D), code=(2,)
+    ),
+    "one and a number": lambda: Written(lambda m, x: torch.tanh((1 + m.scale) * x).sum(1), scale=()),
+    "a stack of layers": lambda: Written(
+        lambda m, x: F.linear(F.linear(x, m.weight[0], m.bias[0]).sin(), *(t[1] for t in (m.weight, m.bias))).sum(1),
+        weight=(2, D, D), bias=(2, D),
+    ),
+    "heads": lambda: Written(lambda m, x: torch.einsum("nti,hio->nho", x, m.weight).sin().sum(1), weight=(2, D, 3)),
+    "in frequency": lambda: Written(
+        lambda m, x: torch.fft.irfft(
+            torch.einsum("nfi,fio->nfo", torch.fft.rfft(x, dim=1), torch.view_as_complex(m.weight)), n=5, dim=1
+        ).sin().sum(1),
+        weight=(3, D, 2, 2),
+    ),
+}  # fmt: skip
+
+OTHERS: dict[str, Callable[[], nn.Module]] = {
+    "a scale in the middle, tokens first": lambda: Written(
+        lambda m, x: torch.tanh(m.scale * x.transpose(0, 1).unflatten(2, (2, -1))).sum(0).flatten(1), scale=(2, 1)
+    ),
+    "a token for each, stacked": lambda: Written(
+        lambda m, x: (m.layer(torch.stack([m.token] * len(x))) * x).sin().sum(1), token=(5, D), layer=nn.Linear(D, D)
+    ),
+    "a weight on the left": lambda: Written(lambda m, x: (m.weight @ x.mT).sin().sum(2), weight=(3, D)),
     "a scaled product": lambda: Written(
         lambda m, x: torch.addmm(m.shift, x.flatten(0, 1), m.weight, alpha=0.5, beta=3).sin().view(len(x), -1),
         shift=(2,), weight=(D, 2),
     ),
-    "a square": lambda: Written(lambda m, x: torch.tanh(x @ m.weight**2).sum(1), weight=(D, 3)),
-    "every second row": lambda: Written(lambda m, x: F.linear(x, m.weight[::2]).sin().sum(1), weight=(6, D)),
-    "a channel's scale": lambda: Written(lambda m, x: torch.tanh(x * m.scale).sum(2), scale=(5, 1)),
-    "squared by itself": lambda: Written(lambda m, x: torch.tanh(x).sum(1) + m.scale * m.scale, scale=(D,)),
-    "tiled": lambda: Written(lambda m, x: torch.tanh(x + m.place.repeat(5, 1)).sum(1), place=(1, D)),
 }  # fmt: skip
 
 
@@ -217,7 +285,6 @@ OTHERS |= {
         lambda m, x: (x @ (m.weight / m.size).T).sin().sum(1), weight=(3, D), size=nn.Buffer(torch.rand(3, 1) + 1)
     ),
     "divided by": lambda: Written(lambda m, x: (x @ (2 / m.weight).T).sin().sum(1), weight=(3, D)),
-    "heads": lambda: Written(lambda m, x: torch.einsum("nti,hio->nho", x, m.weight).sin().sum(1), weight=(2, D, 3)),
     "a product for each token": lambda: Written(
         lambda m, x: torch.einsum("nti,tio->nto", x, m.weight).sin().sum(1), weight=(5, D, 3)
     ),
@@ -293,6 +360,17 @@ def test_read_off_the_graph(name: str, samples: int) -> None:
     capture = Capture(model)
     capture.trace(x)
     assert not capture.uncovered
+    check(model, x)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3, 5, 6])
+@pytest.mark.parametrize("name", MADE)
+def test_what_is_made_of_a_parameter_is_used_like_one(name: str, samples: int) -> None:
+    """Of one sample it is not known to be the same for all, and the fallback takes it."""
+    model, x = build(MADE[name], samples)
+    capture = Capture(model)
+    capture.trace(x)
+    assert not capture.uncovered or samples == 1
     check(model, x)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from torch.autograd.graph import Node
 else:
     Node = object  # scripted models have nodes that torch itself does not count as such
+
+
+_WITH_INDEX = {f"{name}Backward0" for name in ("Embedding", "Gather", "Index", "IndexAdd", "IndexSelect", "ScatterAdd")}
 
 
 class User(NamedTuple):
@@ -34,11 +37,13 @@ class Graph:
     Attributes:
         nodes: Those that are no leaves.
         leaves: Tensors that gradients accumulate in.
+        samples: The size of f's first axis.
         users: Who uses a node, or a leaf (by its id).
     """
 
     def __init__(self, f: Tensor, inputs: Iterable[Tensor] = ()) -> None:
         ends = {t.grad_fn for t in inputs}
+        self.samples = f.shape[:1].numel()
         self.nodes: set[Node] = set()
         self.leaves: list[Tensor] = []
         self.users: dict[Node | int, list[User]] = defaultdict(list)
@@ -57,6 +62,20 @@ class Graph:
                     self.nodes.add(node)
                     stack.append(node)
 
+    @cached_property
+    def of_leaves(self) -> set[Node]:
+        """Nodes whose result is made of leaves alone: no other tensor, no index, and not once for each sample."""
+        others = [node for node in self.nodes if not all(before for before, _ in node.next_functions)]
+        others += [node for node in self.nodes if type(node).__name__ in _WITH_INDEX]
+        repeats = [node for node in self.nodes if type(node).__name__ in ("ExpandBackward0", "RepeatBackward0")]
+        others += [node for node in repeats if shape_of(node)[:1] == (self.samples,)]
+        found = self.nodes - set(others)
+        while others:
+            after = {user.node for user in self.users.get(others.pop(), ())} & found
+            found -= after
+            others.extend(after)
+        return found
+
     def saved_bytes(self, without: Iterable[Tensor]) -> int:
         """Bytes that were saved for the backward pass, beside some tensors such as parameters."""
         known = {t.data_ptr() for t in without}
@@ -65,9 +84,8 @@ class Graph:
 
 
 def shape_of(node: Any) -> torch.Size:
-    """Of a node's only result."""
-    (only,) = node._input_metadata
-    return torch.Size(only.shape)
+    """Of a node's result, the first one."""
+    return torch.Size(node._input_metadata[0].shape)
 
 
 def signed(number: int) -> int:

@@ -20,11 +20,13 @@ from torchtangent.jacobians.graph import Graph, Node, signed
 Shape = Sequence[int]
 Rule = Callable[[Any, int, int, Shape, Shape], int | None]
 
+SHARED = -1  # instead of a stride: the same entries for all samples, as positions that are added to every one
+
 
 def find_strides(f: Tensor, graph: Graph) -> dict[tuple[Node, int], int]:
-    """The stride of samples in each result of each node behind f (N, ...), or 0 where it is not known.
+    """The stride of samples in each result of each node behind f (N, ...), `SHARED`, or 0 where it is not known.
 
-    Entries that no output depends on may be counted to any sample.
+    Entries that no output depends on may be counted to any sample. What is made of leaves alone is the same for all.
     """
     n, root = len(f), f.grad_fn
     found = {} if root is None else {(root, f.output_nr): f.numel() // n}
@@ -41,6 +43,8 @@ def find_strides(f: Tensor, graph: Graph) -> dict[tuple[Node, int], int]:
             strides = {_step(rule, node, argument, shape, after, stride, n) for after, stride in results}
             strides.update([found[place]] if place in found else [])
             found[place] = strides.pop() if len(strides) == 1 else 0
+            if found[place] == 0 and n > 1 and before in graph.of_leaves:
+                found[place] = SHARED
             users[before] -= 1
             if users[before] == 0:
                 ready.append(before)
@@ -59,7 +63,9 @@ def inner_axis(stride: int, size: int, rows: int, n: int) -> bool | None:
 
 
 def _step(rule: Rule | None, node: Node, argument: int, before: Shape, after: Shape, stride: int, n: int) -> int:
-    """The stride of an argument, given that of a result."""
+    """The stride of an argument, given that of a result. Behind what is the same for all samples everything is."""
+    if stride == SHARED:
+        return SHARED
     if rule is None or stride == 0:
         return 0
     if rule is _view or (rule is _each and before == after):
@@ -71,7 +77,9 @@ def _step(rule: Rule | None, node: Node, argument: int, before: Shape, after: Sh
         own = rule(node, argument, axis, before, after)
     except AttributeError:  # what was saved has another name
         return 0
-    if own is None or not 0 <= own < len(before) or before[own] != after[axis]:
+    if own is not None and (own < 0 or (rule is _each and before[own] == 1 != after[axis])):
+        return SHARED
+    if own is None or own >= len(before) or before[own] != after[axis]:
         return 0
     return together * prod(before[own + 1 :])
 
@@ -87,7 +95,14 @@ def _locate(shape: Shape, stride: int, n: int) -> tuple[int | None, int]:
     return None, 0
 
 
-# Of an operation: the axis of an argument that an axis of the result is made of, entry by entry; None if there is none.
+def reordered(stride: int, shape: Shape, order: Sequence[int], n: int) -> int:
+    """The stride of samples after axes were brought into another order; 0 where it is not known."""
+    axis, together = _locate(shape, stride, n) if stride > 0 else (None, 0)
+    return 0 if axis is None else together * prod(shape[i] for i in order[order.index(axis) + 1 :])
+
+
+# Of an operation: the axis of an argument that an axis of the result is made of, entry by entry; None if there is none,
+# and a negative one if all of the argument goes into each entry.
 
 
 def _view(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> None:
@@ -105,23 +120,27 @@ def _same(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> i
 
 
 def _first(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
-    """What is done with each entry of the first axis on its own."""
-    return 0 if axis == 0 and argument == 0 else None
+    """What is done with each entry of the first axis on its own, by the same weights."""
+    return -min(argument, 1) if axis == 0 else None
 
 
 def _firsts(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
-    """The same for three: queries, keys and values, or the gates and the state of a cell."""
-    return 0 if axis == 0 and argument < 3 else None
+    """The same for three: queries, keys and values, or the gates and the state of a cell. A mask or a bias is added."""
+    return (0 if argument < 3 else _each(node, argument, axis, before, after)) if axis == 0 else None
 
 
 def _leading(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
-    """Normalized over the last axes."""
-    return axis if argument == 0 and axis < len(before) - len(node._saved_normalized_shape) else None
+    """Normalized over the last axes, and scaled in the same way in all others."""
+    if axis >= len(after) - len(node._saved_normalized_shape):
+        return None
+    return axis if argument == 0 else -1
 
 
 def _batch_norm(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
     """Channels, or everything that is normalized by what was known before."""
-    return axis if argument == 0 and (axis == 1 or not node._saved_training) else None
+    if argument > 0:
+        return None if axis == 1 else -1
+    return axis if axis == 1 or not node._saved_training else None
 
 
 def _product(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:

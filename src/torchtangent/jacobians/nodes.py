@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 
 from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer, Scale, outer
 from torchtangent.jacobians.graph import shape_of, signed
+from torchtangent.jacobians.patches import Patches
 from torchtangent.jacobians.rules import NoRule
 
 
@@ -27,23 +29,27 @@ class Role:
         width: Of a row.
         read: From the operation's node to what the parameter meets, if it matters.
         axes: How many of its last axes belong to a row.
+        order: The axes of the operation's output with those of a row last, where they are not.
         x: What was read.
-        factor: A number that the parameter was multiplied by before.
+        factor: A number that the parameter is multiplied by.
+        made: If it is not the parameter itself, but what the graph made of it: the place of that, and the parameter.
     """
 
     make: Callable[[Any, Tensor], LayerJacobian]
     width: int
     read: Callable[[Any], Tensor] | None = None
     axes: int = 1
+    order: tuple[int, ...] = ()
     x: Tensor | None = None
     factor: float = 1.0
+    made: tuple[GradientEdge, Tensor] | None = None
 
     def by_row(self, rows: int, dtype: torch.dtype) -> Tensor | None:
-        """What each row meets; numbers, but not indices, in the format of the cotangents."""
+        """What each row meets; numbers, but not indices, in the format of the cotangents (conjugate, if complex)."""
         if self.x is None:
             return None
         x = self.x.reshape(rows, *self.x.shape[self.x.dim() - self.axes :])
-        return x.to(dtype) if self.axes else x
+        return x.conj().to(dtype) if self.axes else x
 
 
 def _mm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
@@ -54,10 +60,24 @@ def _mm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
 
 
 def _bmm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
-    """y = x W as a batch of one product, which is what einsum makes of it."""
-    if argument != 1 or len(view) != 1:
-        raise NoRule("a weight on the left, or many")
-    return _matrix(lambda node: node._saved_self, view[0], shape)
+    """y = x W as a batch of products, each with a weight of its own; often of one, which is what einsum makes of it."""
+    if argument != 1:
+        raise NoRule("a weight on the left")
+    if len(view) == 1:
+        return _matrix(lambda node: node._saved_self, view[0], shape)
+    groups, _, outputs = view.shape
+    if view.shape == shape and view.is_contiguous():
+        axes = (2, 0, 1)
+    elif view.mT.shape == shape and view.mT.is_contiguous():
+        axes = (1, 0, 2)
+    else:
+        raise NoRule("not one weight for each product")
+
+    def make(x: Tensor, d: Tensor) -> Outer:
+        d = d.reshape(*d.shape[:3], groups, outputs).permute(0, 3, 1, 2, 4)
+        return replace(outer(x, d[:, 0], shape), source=x.unsqueeze(2), d=d, order=axes)
+
+    return Role(make, groups * outputs, lambda node: node._saved_self.transpose(0, 1), axes=2, order=(1, 0, 2))
 
 
 def _addmm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
@@ -78,10 +98,11 @@ def _matrix(read: Callable[[Any], Tensor], view: Tensor, shape: torch.Size) -> R
         def make(x: Tensor, d: Tensor) -> Outer:
             return replace(outer(x.unsqueeze(1), _padded(d, rows, shape[0]), shape), starts=(rows,))
 
-    elif view.shape == shape and view.is_contiguous():
+    elif view.is_contiguous() and view.numel() == shape.numel() and outputs == shape[-1]:
+        order = (len(shape) - 1, *range(len(shape) - 1))
 
         def make(x: Tensor, d: Tensor) -> Outer:
-            return replace(outer(x.unsqueeze(1), d, shape), order=(1, 0))
+            return replace(outer(x.unsqueeze(1), d, shape), order=order)
 
     else:
         raise NoRule("not a matrix")
@@ -94,33 +115,124 @@ def _has_strides(view: Tensor, strides: tuple[int, ...]) -> bool:
 
 
 def _add(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
-    if argument == 1 and node._saved_alpha != 1:
-        raise NoRule("multiplied")
-    return _shift(node, argument, view, shape)
+    """y = x + alpha b."""
+    return replace(_shift(node, argument, view, shape), factor=float(node._saved_alpha) if argument == 1 else 1.0)
+
+
+def _sub(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
+    """y = x - alpha b."""
+    return replace(_shift(node, argument, view, shape), factor=-float(node._saved_alpha) if argument == 1 else 1.0)
 
 
 def _shift(node: Any, _: int, view: Tensor, shape: torch.Size) -> Role:
     """y = x + b, with b the same in every row; or b repeated."""
-    own, start = _tail(node, view), int(view.storage_offset())
+    order, start = _in_row(node, view), int(view.storage_offset())
 
     def make(x: None, d: Tensor) -> Scale:
         return Scale(None, _padded(d, start, shape.numel()), shape, starts=(start,))
 
-    return Role(make, own.numel())
+    return Role(make, view.numel(), order=order)
 
 
 def _mul(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
     """y = x ∘ w, with w the same in every row."""
-    own, start, size = _tail(node, view), int(view.storage_offset()), shape.numel()
+    return _scale(node, view, shape, lambda node: node._saved_other if argument == 0 else node._saved_self)
 
-    def read(node: Any) -> Tensor:
-        other = node._saved_other if argument == 0 else node._saved_self
-        return other.expand(shape_of(node)).reshape(-1, own.numel())
+
+def _addcmul(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
+    """y = b + value x ∘ w."""
+    if argument == 0:
+        return _shift(node, argument, view, shape)
+    role = _scale(node, view, shape, lambda node: node._saved_tensor2 if argument == 1 else node._saved_tensor1)
+    return replace(role, factor=float(node._saved_value))
+
+
+def _scale(node: Any, view: Tensor, shape: torch.Size, read: Callable[[Any], Tensor]) -> Role:
+    """y = x ∘ w, with x as it is read from the node."""
+    order, start, size, width = _in_row(node, view), int(view.storage_offset()), shape.numel(), view.numel()
+
+    def read_rows(node: Any) -> Tensor:
+        x = read(node).expand(shape_of(node))
+        return (x.permute(order) if order else x).reshape(-1, width)
 
     def make(x: Tensor, d: Tensor) -> Scale:
         return Scale(_padded(x, start, size).unsqueeze(1), _padded(d, start, size), shape)
 
-    return Role(make, own.numel(), read)
+    return Role(make, width, read_rows, order=order)
+
+
+def _layer_norm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
+    """y = w ∘ x̂ + b, normalized over the last axes."""
+    return _norm(node, argument, view, shape, lambda node: (node._saved_result1, node._saved_result2))
+
+
+def _group_norm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
+    """The same with w and b for each channel, normalized over groups of them."""
+
+    def moments(node: Any) -> tuple[Tensor, Tensor]:
+        x, groups = node._saved_input, node._saved_group
+        each = (*x.shape[:2], *[1] * (x.dim() - 2))
+        mean, scale = (
+            t.reshape(len(x), groups, 1).expand(-1, -1, x.shape[1] // groups).reshape(each)
+            for t in (node._saved_result1, node._saved_result2)
+        )
+        return mean, scale
+
+    return _norm(node, argument, _by_channel(node, view), shape, moments)
+
+
+def _batch_norm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
+    """The same, normalized by what was known before."""
+    if node._saved_training:
+        raise NoRule("normalized over the batch")
+
+    def moments(node: Any) -> tuple[Tensor, Tensor]:
+        scale = (node._saved_running_var + node._saved_eps).rsqrt()
+        mean, scale = (_by_channel(node, t) for t in (node._saved_running_mean, scale))
+        return mean, scale
+
+    return _norm(node, argument, _by_channel(node, view), shape, moments)
+
+
+def _norm(
+    node: Any, argument: int, view: Tensor, shape: torch.Size, moments: Callable[[Any], tuple[Tensor, Tensor]]
+) -> Role:
+    """y = w ∘ x̂ + b with x̂ = (x - mean) · scale."""
+    if argument == 0:
+        raise NoRule("what is normalized")
+    if argument == 2:
+        return _shift(node, argument, view, shape)
+
+    def read(node: Any) -> Tensor:
+        mean, scale = moments(node)
+        return (node._saved_input - mean) * scale
+
+    return _scale(node, view, shape, read)
+
+
+def _by_channel(node: Any, t: Tensor) -> Tensor:
+    """An entry for each channel, with an axis for each of those behind them."""
+    return t.reshape(-1, *[1] * (len(shape_of(node)) - 2))
+
+
+def _convolution(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
+    """y[s] = W patch(x)[s] + b."""
+    if argument == 0 or node._saved_transposed:
+        raise NoRule("what is convolved, or a transposed convolution")
+    if argument == 2:
+        return _shift(node, argument, _by_channel(node, view), shape)
+    if view.shape != shape or not view.is_contiguous():
+        raise NoRule("not a kernel")
+    pad = tuple(p for p in reversed(node._saved_padding) for _ in range(2))
+    geometry = tuple(shape[2:]), tuple(node._saved_stride), tuple(node._saved_dilation), pad
+    patches = Patches(*geometry, "zeros", node._saved_groups)
+    outputs = shape_of(node)[1:]
+
+    def make(x: Tensor, d: Tensor) -> Outer:
+        d = d.reshape(*d.shape[:2], patches.groups, shape[0] // patches.groups, -1)
+        return Outer(x, patches, d.permute(0, 2, 1, 4, 3), shape, tuple(range(len(shape))))
+
+    return Role(make, outputs.numel(), lambda node: node._saved_input, axes=len(outputs))
 
 
 def _embedding(node: Any, _: int, view: Tensor, shape: torch.Size) -> Role:
@@ -141,10 +253,16 @@ ROLES: dict[str, Callable[[Any, int, Tensor, torch.Size], Role]] = {
     "BmmBackward0": _bmm,
     "AddmmBackward0": _addmm,
     "AddBackward0": _add,
+    "SubBackward0": _sub,
     "ExpandBackward0": _shift,
     "RepeatBackward0": _shift,
     "MulBackward0": _mul,
+    "AddcmulBackward0": _addcmul,
     "EmbeddingBackward0": _embedding,
+    "NativeLayerNormBackward0": _layer_norm,
+    "NativeGroupNormBackward0": _group_norm,
+    "NativeBatchNormBackward0": _batch_norm,
+    "ConvolutionBackward0": _convolution,
 }
 
 VIEWS: dict[str, Callable[[Any, Tensor], list[Tensor]]] = {
@@ -158,6 +276,7 @@ VIEWS: dict[str, Callable[[Any, Tensor], list[Tensor]]] = {
     "ReshapeAliasBackward0": lambda node, t: [t.view(shape_of(node))],
     "UnsafeViewBackward0": lambda node, t: [t.view(shape_of(node))],
     "UnsqueezeBackward0": lambda node, t: [t.view(shape_of(node))],
+    "UnbindBackward0": lambda node, t: list(t.unbind(signed(node._saved_dim))),
     "SelectBackward0": lambda node, t: [t.select(signed(node._saved_dim), signed(node._saved_index))],
     "SliceBackward0": lambda node, t: [_sliced(node, t)],
     "SplitBackward0": lambda node, t: list(t.split(node._saved_split_size, signed(node._saved_dim))),
@@ -179,15 +298,17 @@ def _sliced(node: Any, t: Tensor) -> Tensor:
     return t[tuple(where if i == axis % size else slice(None) for i in range(size))]
 
 
-def _tail(node: Any, view: Tensor) -> torch.Size:
-    """The last axes of an operation's output, which are the view's own; it is the same for all others."""
-    own = view.squeeze() if view.numel() == 1 else view
-    while own.dim() and own.shape[0] == 1:
-        own = own[0]
+def _in_row(node: Any, view: Tensor) -> tuple[int, ...]:
+    """The axes of an operation's output with the view's own last, if they are not; it is the same for all others."""
     shape = shape_of(node)
-    if not own.is_contiguous() or own.shape != shape[len(shape) - own.dim() :]:
+    sizes = (*[1] * (len(shape) - view.dim()), *view.shape)
+    if not view.is_contiguous() or len(sizes) > len(shape):
         raise NoRule("not the same in every row")
-    return own.shape
+    if any(a not in (1, b) for a, b in zip(sizes, shape, strict=True)):
+        raise NoRule("repeated")
+    order = sorted(range(len(shape)), key=lambda axis: sizes[axis] > 1)
+    long = [axis for axis in order if shape[axis] > 1]
+    return () if long == sorted(long) else tuple(order)
 
 
 def _padded(t: Tensor, start: int, size: int) -> Tensor:

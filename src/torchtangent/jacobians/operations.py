@@ -1,11 +1,13 @@
 """Operations of autograd's graph that a parameter takes part in.
 
 The kinds of nodes that are known are in nodes.py; views of a parameter, copies of them and products with a number are
-followed.
+followed. So is what the graph makes of a parameter without the samples, as a normalized weight or rows of a table of
+positions: a use of it has a Jacobian like any other, which is then pulled back to the parameter itself.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,21 +16,30 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
-from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer, Scale
+from torchtangent.jacobians.call import undisturbed
+from torchtangent.jacobians.factors import Dense, LayerJacobian, Lookup, Outer, Scale
 from torchtangent.jacobians.graph import Graph, Node, shape_of, signed
+from torchtangent.jacobians.layout import SHARED
 from torchtangent.jacobians.nodes import ROLES, VIEWS, Role
 from torchtangent.jacobians.rows import outward
 from torchtangent.jacobians.rules import NoRule
 
+_SMALL_MAP = 1 << 14  # entries of a matrix that multiplies in less time than a backward pass takes for each row
+
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """What an operation does with parameters: its output is `rows` of a `width`. It knows no node of the graph."""
+    """What an operation does with parameters: its output, with its axes in an `order`, is `rows` of a `width`.
+
+    It knows no node of the graph but those that make something of a parameter.
+    """
 
     rows: int
     width: int
     roles: dict[str, Role]
+    order: tuple[int, ...] = ()
 
     def filled(self, node: Any) -> Operation:
         """The same with what its node saved. A checkpoint computes that again, so only a backward pass should ask."""
@@ -37,7 +48,14 @@ class Operation:
 
     def by_row(self, d: Float[Tensor, "y0 C *y"]) -> Float[Tensor, "rows C K"]:
         """Cotangents of the output, row by row."""
-        return d.movedim(1, 0).reshape(d.shape[1], -1, self.width).transpose(0, 1)
+        d = d.movedim(1, 0)
+        d = d.permute(0, *(1 + axis for axis in self.order)) if self.order else d
+        return d.reshape(len(d), -1, self.width).transpose(0, 1)
+
+    @property
+    def made(self) -> int:
+        """How many numbers were made of parameters for it."""
+        return sum(shape_at(role.made[0]).numel() for role in self.roles.values() if role.made)
 
     def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
         """The Jacobians of its parameters (see `Use.factors`)."""
@@ -49,52 +67,165 @@ class Operation:
         for name, role in self.roles.items():
             x = role.by_row(self.rows, d.dtype)
             jacobian = role.make(outward(x, n) if inner and x is not None else x, rows)
-            found[name] = (jacobian if role.factor == 1 else _times(jacobian, role.factor)).regroup(n)
+            jacobian = (jacobian if role.factor == 1 else _times(jacobian, role.factor)).regroup(n)
+            found[name] = _behind(jacobian, *role.made) if role.made else jacobian
         return found
 
 
-def find_operations(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[tuple[Node, Operation]], set[str]]:
+def find_operations(
+    graph: Graph, params: Mapping[str, Tensor], strides: Mapping[tuple[Node, int], int] | None = None
+) -> tuple[list[tuple[Node, Operation]], set[str]]:
     """All uses of some parameters in a graph, still without what they meet, and those that have others than are known.
 
-    An operation may be there twice, once for each width of what it does.
+    An operation may be there twice, once for each width and order of what it does. Only with the strides of samples
+    (see layout.py) is it known what the graph makes of a parameter without them.
     """
-    found: dict[tuple[Node, int], dict[str, Role]] = defaultdict(dict)
+    found: dict[tuple[Node, int, tuple[int, ...]], dict[str, Role]] = defaultdict(dict)
     unknown = set()
     for name, p in params.items():
-        stand_in = torch.empty(p.shape, device="meta")  # as good as p itself, to see what a view of it is
         try:
-            roles = list(_roles(graph, id(p), [stand_in], p.shape))
-            if len({node for node, _ in roles}) < len(roles):
+            roles = list(_Search(graph, p, strides).roles(id(p), [_Made(p.shape)]))
+            if _twice(roles) and strides is not None:
+                roles = list(_Search(graph, p, strides, views=False).roles(id(p), [_Made(p.shape)]))
+            if _twice(roles):
                 raise NoRule("twice in one operation")
             if any(not shape_of(node) for node, _ in roles):
                 raise NoRule("its result is one number for all samples")
-        except (NoRule, RuntimeError, AttributeError, ZeroDivisionError):  # also: what was saved has another name
+        except _UNKNOWN:
             unknown.add(name)
             continue
         for node, role in roles:
-            found[node, role.width][name] = role
-    each = ((node, width, roles) for (node, width), roles in found.items())
-    return [(node, Operation(shape_of(node).numel() // width, width, roles)) for node, width, roles in each], unknown
+            found[node, role.width, role.order][name] = role
+    each = ((node, width, order, roles) for (node, width, order), roles in found.items())
+    operations = [
+        (node, Operation(shape_of(node).numel() // width, width, roles, order)) for node, width, order, roles in each
+    ]
+    return operations, unknown
 
 
-def _roles(
-    graph: Graph, key: Node | int, views: list[Tensor], shape: torch.Size, factor: float = 1.0
-) -> Iterator[tuple[Node, Role]]:
-    """The operations behind a parameter, also behind views of it; `views`, times `factor`, are the results of `key`."""
-    for node, argument, result in graph.users[key]:
-        kind, view = type(node).__name__, views[result]
-        if view.numel() == 0:
-            raise NoRule("empty")
-        number = _number(node, argument, view)
-        if number is not None:
-            yield from _roles(graph, node, [view], shape, factor * number)
-        elif kind in VIEWS:
-            yield from _roles(graph, node, VIEWS[kind](node, view), shape, factor)
-        elif kind in ROLES:
-            role = replace(ROLES[kind](node, argument, view, shape), factor=factor)
-            yield _product_before(graph, node, argument) or node, role
-        else:
+_UNKNOWN = (NoRule, RuntimeError, AttributeError, ZeroDivisionError)  # also: what was saved has another name
+
+
+class _Made:
+    """A parameter, or what was made of it, and which part of that a tensor is: a view, times a factor."""
+
+    def __init__(
+        self, shape: torch.Size, view: Tensor | None = None, factor: float = 1.0, place: GradientEdge | None = None
+    ) -> None:
+        self.shape, self.factor, self.place = shape, factor, place
+        # As good as the tensor itself, to see what a view of it is.
+        self.view = torch.empty(shape, device="meta") if view is None else view
+
+    def seen(self, views: list[Tensor], factor: float = 1.0) -> list[_Made]:
+        """Views of it."""
+        return [_Made(self.shape, view, self.factor * factor, self.place) for view in views]
+
+
+def _twice(roles: list[tuple[Node, Role]]) -> bool:
+    """Whether an operation is there more than once."""
+    return len({node for node, _ in roles}) < len(roles)
+
+
+class _Search:
+    """The operations that a parameter takes part in.
+
+    Args:
+        graph: Where to look.
+        p: The parameter.
+        strides: Of samples, if they are known.
+        views: Whether views are followed as such. If not they are tensors of their own, like all that is made of it.
+    """
+
+    def __init__(
+        self, graph: Graph, p: Tensor, strides: Mapping[tuple[Node, int], int] | None, *, views: bool = True
+    ) -> None:
+        self.graph, self.p, self.strides, self.views = graph, p, strides, views
+        self.begun: set[Node] = set()
+
+    def roles(self, key: Node | int, results: list[_Made]) -> Iterator[tuple[Node, Role]]:
+        """Those behind a leaf or a node with these results."""
+        for node, argument, result in self.graph.users[key]:
+            made = results[result]
+            if made.view.numel() == 0:
+                raise NoRule("empty")
+            try:
+                step = self._step(node, argument, made, None if isinstance(key, int) else GradientEdge(key, result))
+            except _UNKNOWN:
+                if not self._without_samples(node):
+                    raise
+                if node not in self.begun:  # whichever way it was reached, all of them lead back
+                    self.begun.add(node)
+                    yield from self.roles(node, self._results(node))
+                continue
+            if isinstance(step, Role):
+                yield (None if step.order else _product_before(self.graph, node, argument)) or node, step
+            else:
+                yield from self.roles(node, step)
+
+    def _step(self, node: Node, argument: int, made: _Made, place: GradientEdge | None) -> Role | list[_Made]:
+        """What a node does with something: its role, or views of it."""
+        kind, number = type(node).__name__, _number(node, argument, made.view)
+        if self.views and number is not None:
+            return made.seen([made.view], number)
+        if self.views and kind in VIEWS:
+            return made.seen(VIEWS[kind](node, made.view))
+        if kind not in ROLES or SHARED in self._strides_of(node):
             raise NoRule(kind)
+        try:
+            return self._role(node, argument, made)
+        except _UNKNOWN:
+            if place is None or self.strides is None:
+                raise
+            return self._role(node, argument, _Made(shape_at(place), place=place))  # the view as a tensor of its own
+
+    def _role(self, node: Node, argument: int, made: _Made) -> Role:
+        role = ROLES[type(node).__name__](node, argument, made.view, made.shape)
+        if self._without_samples(node) and shape_of(node).numel() // role.width % self.graph.samples:
+            raise NoRule("rows that are no samples'")
+        origin = None if made.place is None else (made.place, self.p)
+        return replace(role, factor=role.factor * made.factor, made=origin)
+
+    def _strides_of(self, node: Node) -> set[int]:
+        """The strides of samples in a node's results; none without strides."""
+        strides = self.strides
+        return set() if strides is None else {strides.get((node, i), 0) for i, _ in enumerate(node._input_metadata)}
+
+    def _without_samples(self, node: Node) -> bool:
+        """Whether samples may have no place in a node's results."""
+        return self.strides is not None and max(self._strides_of(node)) <= 0
+
+    def _results(self, node: Node) -> list[_Made]:
+        places = [GradientEdge(node, i) for i, _ in enumerate(node._input_metadata)]
+        return [_Made(shape_at(place), place=place) for place in places]
+
+
+def shape_at(place: GradientEdge) -> torch.Size:
+    """Of what is at a place in the graph."""
+    return torch.Size(place.node._input_metadata[place.output_nr].shape)
+
+
+def _behind(jacobian: LayerJacobian, place: GradientEdge, p: Tensor) -> Dense:
+    """The Jacobian of a parameter, from that of what the graph made of it at a place.
+
+    If that is small, the matrix of its own derivatives takes less time than to pull every cotangent back.
+    """
+    J = jacobian.flat().unflatten(2, shape_at(place)) if shape_at(place) else jacobian.flat().squeeze(2)
+    if J.dtype != place.node._input_metadata[place.output_nr].dtype:
+        raise NoRule("made in another format")
+    n, c, size = J.shape[0], J.shape[1], shape_at(place).numel()
+    J = J.flatten(0, 1)
+    by_unit = size < n * c and size * p.numel() <= _SMALL_MAP and not J.is_complex()
+    d = torch.eye(size, dtype=J.dtype, device=J.device).view(size, *J.shape[1:]) if by_unit else J
+    with undisturbed(), warnings.catch_warnings():
+        warnings.filterwarnings("error", message="There is a performance drop")
+        try:
+            (found,) = torch.autograd.grad(place, p, d, retain_graph=True, is_grads_batched=True)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, UserWarning) as error:
+            raise NoRule(str(error)) from None
+    found = J.reshape(n * c, size) @ found.reshape(size, -1) if by_unit else found
+    return Dense(found.view(n, c, *p.shape), p.shape)
 
 
 def _number(node: Any, argument: int, view: Tensor) -> float | None:

@@ -25,7 +25,7 @@ from torchtangent.jacobians.call import pull_back
 from torchtangent.jacobians.factors import Dense, LayerJacobian, Outer, Scale, merge, zero
 from torchtangent.jacobians.graph import Graph
 from torchtangent.jacobians.inputs import Inputs, wide
-from torchtangent.jacobians.layout import find_strides
+from torchtangent.jacobians.layout import SHARED, find_strides
 from torchtangent.jacobians.matrices import transposed_order
 from torchtangent.jacobians.rows import Told
 from torchtangent.jacobians.rules import NoRule
@@ -46,13 +46,16 @@ class Trace:
     def __init__(self, capture: Capture, x: Inputs, f: Tensor, uses: list[LayerUse]) -> None:
         self.capture, self.x, self.graph_outputs = capture, x, f
         self.graph = Graph(f)
-        seen = [u.of_samples(len(f)) for u in uses if u.edge.node in self.graph.nodes]
+        self._strides = find_strides(f, self.graph)
+        seen = [u.of_samples(len(f)) for u in uses if u.edge.node in self.graph.nodes and self._stride(u) != SHARED]
         recorded = Counter(name for u in seen for name in u.params)
         used = {name: len(self.graph.users[id(p)]) for name, p in capture.params.items()}
         self.unused = [name for name, count in used.items() if count == 0]
         # A parameter that the graph uses more often than layers did is read off the graph, all of its uses.
         more = {name for name, count in used.items() if count != recorded[name]} - capture.uncovered
-        others, unknown = read_graph(self.graph, {name: p for name, p in capture.params.items() if name in more})
+        others, unknown = read_graph(
+            self.graph, {name: p for name, p in capture.params.items() if name in more}, self._strides
+        )
         self.uses: list[Use] = [u for u in (use.without(more) for use in seen) if u.params]
         self.uses += others
         self.uses = [u for u in self.uses if u.shape.numel()]  # of nothing there is no derivative
@@ -82,8 +85,10 @@ class Trace:
     @cached_property
     def strides(self) -> list[int]:
         """The stride of samples in the output of each use, or 0 where the graph does not tell (see layout.py)."""
-        found = find_strides(self.graph_outputs, self.graph)
-        return [found.get((use.edge.node, use.edge.output_nr), 0) for use in self.uses]
+        return [self._stride(use) for use in self.uses]
+
+    def _stride(self, use: Use) -> int:
+        return self._strides.get((use.edge.node, use.edge.output_nr), 0)
 
     @property
     def doubtful(self) -> set[int]:

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.graph import Graph, shape_of
+from torchtangent.jacobians.graph import Graph, Node, shape_of
 from torchtangent.jacobians.inputs import wide
-from torchtangent.jacobians.layout import inner_axis
+from torchtangent.jacobians.layout import inner_axis, reordered
 from torchtangent.jacobians.operations import Operation, find_operations
 from torchtangent.jacobians.rows import outward
 from torchtangent.jacobians.rules import RULES, NoRule, row_axes
@@ -137,6 +137,10 @@ class GraphUse(Use):
     def rows(self) -> int:
         return self.of.rows
 
+    def inner(self, stride: int, n: int) -> bool | None:
+        order = self.of.order
+        return super().inner(reordered(stride, self.shape, order, n) if order else stride, n)
+
     def by_row(self, d: Float[Tensor, "y0 C *y"]) -> Float[Tensor, "rows C K"]:
         return self.of.by_row(d)
 
@@ -144,9 +148,11 @@ class GraphUse(Use):
         return self.of.factors(d, n, inner=inner)
 
 
-def read_graph(graph: Graph, params: Mapping[str, Tensor]) -> tuple[list[GraphUse], set[str]]:
+def read_graph(
+    graph: Graph, params: Mapping[str, Tensor], strides: Mapping[tuple[Node, int], int]
+) -> tuple[list[GraphUse], set[str]]:
     """All uses of some parameters in a graph, and those that have others than are known here."""
-    found, unknown = find_operations(graph, params)
+    found, unknown = find_operations(graph, params, strides)
     filled = []
     for node, operation in found:
         try:

@@ -20,6 +20,7 @@ from torch import Tensor
 from torchtangent.jacobians.call import Network, alone, float32_products
 from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import Inputs, check_finite, map_leaves, take
+from torchtangent.jacobians.uses import GraphUse
 from torchtangent.notice import listed
 
 if TYPE_CHECKING:
@@ -60,14 +61,7 @@ def verify(capture: Capture, x: Inputs) -> Trace:
     trace.uncovered |= wrong
     capture.uncovered |= trace.uncovered
     if wrong and not capture.loop:
-        still = _mismatches(trace, trace.pull(r), r, u)
-        capture.loop = bool(still)
-        if still:
-            capture.say_once(
-                "loop",
-                f"The Jacobian of {listed(sorted(still))} is computed sample by sample (exact, but slow): what torch "
-                "computes for several samples or cotangents at once is wrong, or a hook of yours changes gradients.",
-            )
+        _loop_for(capture, _mismatches(trace, trace.pull(r), r, u))
     enough = min(2, samples)
     alive = _alive(layers)
     capture.unproven = {
@@ -100,10 +94,21 @@ def prove(trace: Trace, layers: dict[str, LayerJacobian], cotangents: Tensor) ->
     if capture.loop:
         wrong -= capture.uncovered  # the loop over samples is the definition itself
     capture.unproven -= {name for name, samples in alive.items() if samples > 1} - wrong
-    capture.loop = capture.loop or bool(wrong & capture.uncovered)
+    _loop_for(capture, wrong & capture.uncovered)
     capture.uncovered |= wrong
     trace.uncovered |= wrong
     return not wrong
+
+
+def _loop_for(capture: Capture, wrong: set[str]) -> None:
+    """Go sample by sample from now on if the vectorized fallback is wrong, and say so."""
+    if wrong:
+        capture.loop = True
+        capture.say_once(
+            "loop",
+            f"The Jacobian of {listed(sorted(wrong))} is computed sample by sample (exact, but slow): what torch "
+            "computes for several samples or cotangents at once is wrong, or a hook of yours changes gradients.",
+        )
 
 
 def _alive(layers: Mapping[str, LayerJacobian]) -> dict[str, int]:
@@ -210,6 +215,7 @@ def _measure(capture: Capture, trace: Trace, n: int) -> tuple[int, int]:
     inputs = sum(u.x.numel() for u in trace.uses)
     outputs = sum(u.shape.numel() for u in trace.uses)
     rest = sum(capture.params[name].numel() for name in capture.uncovered)
+    rest += sum(u.of.made for u in trace.uses if isinstance(u, GraphUse))
     saved = trace.graph.saved_bytes(without=chain(capture.model.parameters(), capture.model.buffers()))
     fixed = max(item * (inputs + 2 * outputs), saved)
     told = 2 * outputs if trace.doubtful else 0  # a cotangent or two more, to tell samples apart

@@ -13,7 +13,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from torchtangent.jacobians.graph import Graph
-from torchtangent.jacobians.layout import find_strides
+from torchtangent.jacobians.layout import SHARED, find_strides
 from torchtangent.optim.recorded import Batch, Stride
 
 
@@ -140,6 +140,7 @@ def _tell(outputs: list[Tensor], layers: list[tuple[GradientEdge, Stride]]) -> N
         found = find_strides(f, graph)
         for edge, stride in layers:
             known = found.get((edge.node, edge.output_nr))
+            known = 0 if known == SHARED else known
             if known or (known == 0 and not opaque):
                 stride.value = known if stride.value in (None, known) else 0
 
