@@ -18,6 +18,7 @@ from torchtangent.kernel.columns import pull_columns, split_columns
 from torchtangent.kernel.matrix import Matrix, as_square
 from torchtangent.kernel.samples import Samples
 from torchtangent.kernel.targets import Form, as_columns, numbers
+from torchtangent.operators.scale import column_norms
 from torchtangent.operators.symmetric import eigh
 from torchtangent.spectrum import Eigenpairs, top
 from torchtangent.spectrum.checks import check_numbers, check_some_rows, check_symmetric
@@ -174,14 +175,13 @@ def energy(K: Any, y: Targets, k: int = 50) -> Float[Tensor, "*K"]:
     else:
         vectors, shape = top(K, k).vectors, K.shape
     Y, form = as_columns(y, shape, torch.empty(0, dtype=torch.float64, device=vectors.device))
-    largest = Y.abs().amax(0)
-    if not bool((largest > 0).all()):
-        zero = int((largest == 0).nonzero()[0])
+    sizes = column_norms(Y)
+    if bool((sizes == 0).any()):
+        zero = int((sizes == 0).nonzero()[0])
         raise ValueError(f"y is zero{'' if form.targets is None else f' in column {zero}'}.")
-    Y = (Y / largest).to(vectors.dtype)  # squares of very large or small numbers would leave the range
     with float32_products():
-        part = torch.linalg.vector_norm(vectors[:, :k].T @ Y, dim=0)
-    return form.each(part / torch.linalg.vector_norm(Y, dim=0))
+        part = vectors[:, :k].T @ (Y / sizes).to(vectors.dtype)
+    return form.each(torch.linalg.vector_norm(part, dim=0))
 
 
 def _read(K: Any, g: Targets) -> tuple[Matrix, Float[Tensor, "rows K"], Form]:

@@ -14,6 +14,7 @@ from torchtangent.alignment.labels import Targets, one_hot
 from torchtangent.kernel.matrix import Matrix, as_matrix, as_square
 from torchtangent.kernel.targets import numbers
 from torchtangent.notice import check_choice, warn
+from torchtangent.operators.scale import scale_of
 from torchtangent.spectrum.checks import check_numbers, check_symmetric
 
 _BLOCK_BYTES = 64 << 20  # of rows at a time
@@ -52,7 +53,7 @@ def kernels(K1: Any, K2: Any) -> Any:
     scales: list[Tensor] = []
     for index in _blocks(A):
         a, b = A.rows(index).double(), B.rows(index).double()
-        scales = scales or [_scale(a), _scale(b)]
+        scales = scales or [scale_of(a), scale_of(b)]
         a, b = a / scales[0], b / scales[1]
         sums += torch.stack([(a * b).sum(), a.square().sum(), b.square().sum()])
     return _ratio(sums[0], sums[1].sqrt() * sums[2].sqrt()).to(torch.promote_types(A.dtype, B.dtype))
@@ -91,14 +92,14 @@ def cka(K: Any, y: Targets, *, centering: str = "class") -> Any:
     outputs = K.shape[2] if len(K.shape) == 4 else 1
     samples = matrix.shape[0] // outputs
     Y = _label_matrix(y, samples, outputs).to(matrix.device)
-    Y = Y / _scale(Y)
+    Y = Y / scale_of(Y)
     each = Y.new_ones(1, 1) if centering == "plain" else torch.eye(outputs, dtype=Y.dtype, device=Y.device)
     B = F.normalize(each.repeat(matrix.shape[0] // len(each), 1), dim=0)  # H = I − BBᵀ
     Yc = Y - B @ (B.T @ Y)
     if bool(torch.linalg.vector_norm(Yc) <= 30 * torch.finfo(Y.dtype).eps * torch.linalg.vector_norm(Y)):
         raise ValueError("y is the same for all samples: there is nothing to align with.")
     products = matrix.times(torch.cat([B, Yc], 1))
-    scale = _scale(products)
+    scale = scale_of(products)
     KB, KY = (products / scale).split([B.shape[1], Y.shape[1]], 1)
     size = _centred_norm(matrix, scale, B, KB)
     return _ratio((Yc * KY).sum(), size * torch.linalg.matrix_norm(Yc.T @ Yc)).to(matrix.dtype)
@@ -127,12 +128,6 @@ def _centred_norm(
             "taken for 0. A kernel of a float64 model tells more."
         )
     return size * 0
-
-
-def _scale(t: Float[Tensor, "..."]) -> Float[Tensor, ""]:
-    """The size of numbers, by which they are divided so that squares of them stay in range; 1 if all are zero."""
-    largest = t.abs().max()
-    return torch.where(largest == 0, 1.0, largest)
 
 
 def _blocks(K: Matrix) -> Iterator[Int[Tensor, " R"]]:

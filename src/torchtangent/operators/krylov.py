@@ -13,6 +13,7 @@ from torch import Tensor
 from torchtangent.notice import warn
 from torchtangent.operators.basis import Columns
 from torchtangent.operators.lanczos import leading_pairs
+from torchtangent.operators.scale import scale_of
 from torchtangent.operators.spectrum import Eigh, dtype_name, or_wider
 
 if TYPE_CHECKING:
@@ -71,9 +72,8 @@ def conjugate_gradients(
 
     Columns that have converged, or whose search direction shows no positive curvature, stand still.
     """
-    sizes = B.abs().amax(0)
-    sizes = torch.where(sizes > 0, sizes, 1)
-    B = B / sizes  # squares of what is very small or large are no numbers
+    scale = scale_of(B, 0)
+    B = B / scale
     norms = torch.linalg.vector_norm(B, dim=0)
     goal = rtol * norms
     X, R = torch.zeros_like(B), B.clone()
@@ -97,7 +97,7 @@ def conjugate_gradients(
     residuals = torch.linalg.vector_norm(B - matmat(X), dim=0) / norms.clamp(min=torch.finfo(B.dtype).tiny)
     # Rounding lets the recursive residual drift below the true one by a little: allow it a factor of two.
     converged = bool((residuals <= 2 * rtol).all())
-    return X * sizes, SolveReport(converged, iterations, residuals, rtol, bool(definite.all()))
+    return X * scale, SolveReport(converged, iterations, residuals, rtol, bool(definite.all()))
 
 
 def top_eigenpairs(M: Operator, k: int, seed: int) -> Eigh:

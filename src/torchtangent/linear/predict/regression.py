@@ -13,6 +13,7 @@ from torchtangent.kernel.targets import numbers
 from torchtangent.linear.labels import check_varies, read_classes
 from torchtangent.linear.predict.problem import Modes, Problem, problem
 from torchtangent.operators import Operator
+from torchtangent.operators.scale import column_norms
 from torchtangent.spectrum.inverse import check_invertible, checked_ridge, rounded_up, singular
 from torchtangent.spectrum.leading import DENSE_LIMIT
 
@@ -252,11 +253,5 @@ def _largest(times: Callable[[Tensor], Tensor], like: Float[Tensor, "rows _"], s
     """The largest size of an eigenvalue or little less, by steps of the power method from four random vectors."""
     V = torch.randn(len(like), 4, generator=torch.Generator().manual_seed(0), device="cpu").to(like)
     for _ in range(steps):
-        V = times(V / _norms(V).clamp(min=torch.finfo(V.dtype).tiny))
-    return float(_norms(V).max())
-
-
-def _norms(V: Float[Tensor, "rows K"]) -> Float[Tensor, " K"]:
-    """Of the columns, also of numbers whose squares would be 0 or infinite."""
-    size = V.abs().amax(0).clamp(min=torch.finfo(V.dtype).tiny)
-    return size * torch.linalg.vector_norm(V / size, dim=0)
+        V = times(V / column_norms(V).clamp(min=torch.finfo(V.dtype).tiny))
+    return float(column_norms(V).max())
