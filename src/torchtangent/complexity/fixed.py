@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.jacobians.inputs import Inputs, map_leaves
@@ -31,6 +32,16 @@ def batches(samples: Samples) -> Iterator[Inputs]:
     """All samples, some at a time, on their device."""
     for i in range(0, len(samples), _BATCH):
         yield samples.batch(i, min(i + _BATCH, len(samples)))
+
+
+def norm(params: Mapping[str, Tensor]) -> Float[Tensor, ""]:
+    """‖θ‖ of all parameters together, in float64."""
+    return torch.stack([torch.linalg.vector_norm(p, dtype=torch.float64) for p in params.values()]).norm()
+
+
+def distance(theta: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Float[Tensor, ""]:
+    """‖θ − θ'‖, in float64."""
+    return norm({name: p - other[name].to(p) for name, p in theta.items()})
 
 
 def layout(params: Mapping[str, Tensor]) -> dict[str, str]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from torchtangent.complexity.fixed import batches, check_layout, kept_inputs, layout
+from torchtangent.complexity.fixed import batches, check_layout, distance, kept_inputs, layout
 from torchtangent.curvature import Diagonal, fisher
 from torchtangent.jacobians.call import Network
 from torchtangent.jacobians.inputs import Output
@@ -28,6 +27,7 @@ def feature_norm(model: nn.Module, x: Any, *, params: Params = None, output: Out
         params: Which parameters, by name pattern or a predicate (name, parameter); all trainable ones by default.
         output: Which tensor of the model's result.
 
+    >>> import torch
     >>> feature_norm(nn.Linear(3, 2), torch.ones(5, 3))      # K[n,n,c,c] = ‖x‖² + 1 = 4 for each of two outputs
     2.8284...
     """
@@ -68,6 +68,7 @@ class Trajectory:
     Reference:
         Baratin et al., Implicit regularization via neural feature alignment, 2021.
 
+    >>> import torch
     >>> net = nn.Linear(3, 1)
     >>> _ = nn.init.zeros_(net.bias)
     >>> run = Trajectory(net, torch.ones(5, 3))
@@ -91,10 +92,7 @@ class Trajectory:
         """Add the way from where the last step ended to where the weights are now; returns the increment, or NaN."""
         check_layout(layout(self._weights), self._chosen())
         weights, norm = self._read(), self._measure()
-        moved = [
-            torch.linalg.vector_norm(w - self._weights[name].to(w), dtype=torch.float64) for name, w in weights.items()
-        ]
-        length = float(torch.stack(moved).norm())
+        length = float(distance(weights, self._weights))
         if not math.isfinite(length + norm):
             return math.nan
         self.lengths.append(length)

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from torchtangent import alignment
 from torchtangent import spectrum as spectra
+from torchtangent.complexity.fixed import norm
 from torchtangent.notice import check_choice
-from torchtangent.probe.state import State, Undefined, norm
+from torchtangent.probe.state import State, Undefined
 
 _LEADING = (2, 5, 10, 20, 50, 100)  # eigenvalues to record, besides the largest
 _SHARES = (1, 10, 40, 80, 160)  # the k of trace ratios T_k

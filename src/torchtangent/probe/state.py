@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torchtangent.alignment.labels import as_targets
 from torchtangent.alignment.similarity import NOISE
-from torchtangent.complexity.fixed import batches
+from torchtangent.complexity.fixed import batches, distance
 from torchtangent.jacobians.call import Network
 from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.modes import is_finite
@@ -151,7 +151,7 @@ class State:
 
     def distance(self, other: State) -> Float[Tensor, ""]:
         """‖θ − θ'‖."""
-        return norm({name: p - other.params[name].to(p) for name, p in self.params.items()})
+        return distance(self.params, other.params)
 
     def forget(self, *kept: str) -> State:
         """Hold on to these alone: nothing else can be computed once the model has moved on."""
@@ -185,8 +185,3 @@ class State:
         if not all(bool(torch.isfinite(t).all()) for t in tensors):
             self.finite = False
             raise Undefined
-
-
-def norm(params: Mapping[str, Tensor]) -> Float[Tensor, ""]:
-    """The norm of all parameters together, in float64."""
-    return torch.stack([torch.linalg.vector_norm(p, dtype=torch.float64) for p in params.values()]).norm()
