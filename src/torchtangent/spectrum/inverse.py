@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from torchtangent.spectrum.leading import rounding
+from torchtangent.spectrum.checks import resolution
 
 
 def checked_ridge(ridge: float) -> float:
@@ -18,7 +18,7 @@ def checked_ridge(ridge: float) -> float:
 
 def check_invertible(smallest: float, largest: float, ridge: float, dtype: torch.dtype, *, instead: str = "") -> None:
     """Refuse a K of this dtype if the smallest of these eigenvalues of K + ridge·I is no more than rounding."""
-    if not smallest > rounding(dtype) * largest:
+    if not smallest > resolution(dtype) * largest:
         raise singular(smallest, largest, ridge, dtype, instead=instead)
 
 
@@ -31,9 +31,9 @@ def singular(smallest: float, largest: float, ridge: float, dtype: torch.dtype, 
     if size == 0:
         return ValueError("K is zero: it has no inverse, and fits nothing. Check how it was computed.")
     name, precision = "K + ridge·I" if ridge else "K", str(dtype).removeprefix("torch.")
-    more = max(0.0, -1.1 * smallest) + 10 * max(rounding(dtype), 1e-10) * size  # the smallest may be estimated
+    more = max(0.0, -1.1 * smallest) + 10 * max(resolution(dtype), 1e-10) * size  # the smallest may be estimated
     enough = rounded_up(ridge + more)
-    if -smallest > 10 * rounding(dtype) * size:
+    if -smallest > 10 * resolution(dtype) * size:
         return ValueError(
             f"{name} is not positive definite: its smallest eigenvalue is {smallest:.1e}, more below zero than "
             f"{precision} explains. Check how K was computed, or pass a ridge of at least {enough}."

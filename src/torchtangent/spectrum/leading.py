@@ -17,7 +17,7 @@ from torchtangent.notice import warn
 from torchtangent.operators import Operator
 from torchtangent.operators.lanczos import leading_pairs
 from torchtangent.operators.symmetric import eigh
-from torchtangent.spectrum.checks import check_symmetric
+from torchtangent.spectrum.checks import check_symmetric, resolution
 
 DENSE_LIMIT = 2048
 """Up to this size a matrix is decomposed whole."""
@@ -76,7 +76,7 @@ class Eigenpairs:
                 "for each new point and a column for each point of K."
             )
         sizes = self.values.abs()
-        lost = sizes <= self.residuals + rounding(self.values.dtype) * sizes.max()
+        lost = sizes <= self.residuals + resolution(self.values.dtype) * sizes.max()
         if bool(lost.any()):
             first = int(lost.nonzero()[0])
             raise ValueError(
@@ -181,15 +181,6 @@ def eigentasks(
     if not 0 < train < len(labels):
         raise ValueError(f"train must leave training and test points of the {len(labels)} there are, got {train}.")
     return labels[:train], labels[train:]
-
-
-def rounding(dtype: torch.dtype) -> float:
-    """Eigenvalues below this fraction of the largest cannot be told from zero.
-
-    The rounding of a kernel's entries moves its eigenvalues by up to about a quarter of eps · λ₁ (measured on float32
-    kernels), their decomposition in float64 by two of its own.
-    """
-    return torch.finfo(dtype).eps + 10 * torch.finfo(torch.float64).eps
 
 
 def _signed(vectors: Float[Tensor, "N K"]) -> Float[Tensor, "N K"]:

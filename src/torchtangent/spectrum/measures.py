@@ -14,11 +14,14 @@ from torchtangent.kernel.matrix import Matrix, as_square
 from torchtangent.kernel.sketch import Features
 from torchtangent.kernel.targets import numbers
 from torchtangent.operators import Operator
-from torchtangent.spectrum.checks import check_numbers, check_symmetric
-from torchtangent.spectrum.leading import rounding, top
+from torchtangent.spectrum.checks import check_numbers, check_symmetric, resolved
+from torchtangent.spectrum.leading import top
 
 _BLOCK = 256  # rows at a time
-_NEGATIVE = 1e-2  # of the largest eigenvalue: more than kernels of the lowest precision are off
+_NO_ENTROPY = (
+    ", or little is left of it but rounding (then a kernel of a float64 model will do), and μ log μ of a negative μ is "
+    "not defined."
+)
 
 
 def effective_rank(K: Tensor | np.ndarray | Operator | Any) -> Float[Tensor, ""]:
@@ -39,15 +42,9 @@ def effective_rank(K: Tensor | np.ndarray | Operator | Any) -> Float[Tensor, ""]
     (tensor(3.), tensor(1.))
     """
     values, dtype, stored = _eigenvalues(K)
-    smallest, largest = (float(t) for t in values.detach().aminmax()) if len(values) else (0.0, 0.0)
-    if smallest < -_NEGATIVE * largest:
-        raise ValueError(
-            f"K has eigenvalues from {smallest:.1e} to {largest:.1e}: it is no kernel, or little is left of "
-            "it but rounding (then a kernel of a float64 model will do), and μ log μ of a negative μ is not defined."
-        )
-    if largest == 0:
+    values = values[resolved(values, stored, _NO_ENTROPY)]
+    if not len(values):
         raise ValueError("All eigenvalues of K are zero: it has no effective rank.")
-    values = values[values > rounding(stored) * largest]
     mu = values / values.sum()
     return torch.exp(-(mu * mu.log()).sum()).to(dtype)
 

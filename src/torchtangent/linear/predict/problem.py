@@ -17,10 +17,7 @@ from torchtangent.linear.points import Terms, at_start
 from torchtangent.operators import DenseOperator, ImplicitOperator, Operator
 from torchtangent.operators.spectrum import EXACT_LIMIT
 from torchtangent.operators.symmetric import eigh, reflect
-from torchtangent.spectrum.checks import check_symmetric
-from torchtangent.spectrum.leading import rounding
-
-_NEGATIVE = 1e-2  # of the largest eigenvalue: more than kernels of the lowest precision are off
+from torchtangent.spectrum.checks import check_symmetric, resolved
 
 
 class Modes(NamedTuple):
@@ -83,8 +80,7 @@ class Problem:
 
     def times(self, K: Any, V: Float[Tensor, "rows K"]) -> Float[Tensor, "M K"]:
         """K V for a kernel between other points and these, in float64 where K's numbers are known: much may cancel."""
-        matrix = as_matrix(K, self.matrix.device)
-        return matrix.times(V)
+        return as_matrix(K, self.matrix.device).times(V)
 
     def dense(self) -> Float[Tensor, "rows rows"]:
         """A copy of K in float64, symmetric to the last bit."""
@@ -104,14 +100,7 @@ class Problem:
             vectors = basis.dense()
         else:
             values, vectors = eigh(self.dense())
-        if not len(values):  # of rank 0
-            return Modes(values, vectors)
-        smallest, largest = (float(end) for end in values.detach().aminmax())
-        if smallest < -_NEGATIVE * largest:
-            raise ValueError(
-                f"K has eigenvalues from {smallest:.1e} to {largest:.1e}: it is no kernel. Check how it was computed."
-            )
-        kept = values > rounding(self.matrix.stored) * largest
+        kept = resolved(values, self.matrix.stored)
         return Modes(values[kept], vectors[:, kept])
 
 
