@@ -32,7 +32,7 @@ def digest(data: Any) -> str:
 
 
 _LAB = "torchtangent.lab"
-_MACHINERY = {f"{_LAB}.{name}" for name in ("claims", "rules", "runner", "study", "style")}
+_MACHINERY = {f"{_LAB}.{name}" for name in ("claims", "context", "rules", "runner", "study", "style")}
 """What a recipe imports of the lab that does not compute its arrays."""
 
 

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import os
-import time
-import traceback
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from copy import deepcopy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
-from threadpoolctl import threadpool_limits
 
 from torchtangent.kernel.budget import FRACTION
 from torchtangent.lab import data as datasets
 from torchtangent.lab.claims import Finding
-from torchtangent.lab.judging import Key, any_code, counted, part_keys, settle
-from torchtangent.lab.provenance import checksum, describe
+from torchtangent.lab.context import Context, compute, only_by_hand
+from torchtangent.lab.judging import any_code, counted, part_keys, settle
+from torchtangent.lab.provenance import checksum
 from torchtangent.lab.results import Record, Run
-from torchtangent.lab.study import Arrays, Entry, Part, Scale, Study
-from torchtangent.lab.workers import Apart, Here, Report, silent
-
-T = TypeVar("T")
+from torchtangent.lab.study import Entry, Part, Scale, Study
+from torchtangent.lab.workers import Apart, Here, Report
 
 
 class NeedFailed(RuntimeError):
@@ -54,59 +46,6 @@ class Listener:
 
     def passed_over(self, part: Part, error: Exception) -> None:
         """A part was not run, because data are absent that only their owners give, to it or to one that it needs."""
-
-
-@dataclass
-class Context:
-    """What a part is given: its configuration, a device, data, the arrays of the parts it needs."""
-
-    part: Part
-    config: Mapping[str, Any]
-    device: torch.device
-    run: Run
-    data_root: Path | None
-    report: Report = silent
-    checksums: dict[str, str] = field(default_factory=dict)
-
-    def arrays(self, part: str) -> Arrays:
-        """The arrays of a part this one needs."""
-        if part not in self.part.needs:
-            raise ValueError(f"part {self.part.name!r} reads {part!r} but does not list it in `needs`")
-        return self.run.load([part], writable=True)
-
-    def data(self, name: str) -> datasets.Dataset:
-        """A data set; its checksums go into the record."""
-        try:
-            dataset = datasets.load(name, self.data_root)
-        except datasets.DataError as error:
-            raise datasets.DataError(f"{error}\n{_files(name)}") from error
-        self.checksums.update(dataset.checksums)
-        return dataset
-
-    def track(self, items: Iterable[T], total: int | None = None) -> Iterator[T]:
-        """Iterate, and let the progress bar follow."""
-        if total is None and isinstance(items, Sequence):
-            total = len(items)
-        self.report(0, total)
-        for done, item in enumerate(items, start=1):
-            yield item
-            self.report(done, total)
-
-    def stepped(self, done: int, total: int) -> None:
-        """Let the progress bar follow where there is nothing to iterate over."""
-        self.report(done, total)
-
-    def scratch(self) -> Path:
-        """A folder of its own for what is too large to keep."""
-        return self.run.scratch(self.part.name)
-
-
-def _files(name: str) -> str:
-    """All files of a data set, so that who lacks one need not find out one by one."""
-    files = datasets.CIFAR10 if name == "cifar10" else datasets.IDX[name].values()
-    paths = ", ".join(file.path + (".gz" if file.packed else "") for file in files)
-    fetch = "python -c \"from torchtangent.lab.data import download; download('DIR')\""
-    return f"All files of {name}, in the data folder: {paths}. To fetch them: {fetch}"
 
 
 @dataclass
@@ -186,7 +125,7 @@ def reproduce(
 
     def work(part: Part) -> partial[Record]:
         context = Context(part, config[part.name], torch.device(device), run, data_root)
-        return partial(_compute, context, keys[part.name], scale, jobs)
+        return partial(compute, context, keys[part.name], scale, jobs)
 
     memory = FRACTION.get(torch.device(device).type, 0.5)
     parts = study.closure([name for entry in entries for name in entry.parts])
@@ -246,7 +185,7 @@ def _note(part: Part, result: Record | Exception, outcome: Outcome, listener: Li
         outcome.computed.append(part.name)
         listener.finished(part, result, kept=False)
         return
-    if isinstance(result, NeedPassedOver) or _only_by_hand(part, result):
+    if isinstance(result, NeedPassedOver) or only_by_hand(part, result):
         outcome.passed_over[part.name] = result
         listener.passed_over(part, result)
         return
@@ -254,26 +193,6 @@ def _note(part: Part, result: Record | Exception, outcome: Outcome, listener: Li
         outcome.run.write_failure(part.name, f"{type(result).__name__}: {result}")
     outcome.failed[part.name] = result
     listener.failed(part, result)
-
-
-def _only_by_hand(part: Part, error: Exception) -> bool:
-    """Whether a part failed for want of data that only their owners give."""
-    return bool(part.by_hand) and isinstance(error, datasets.DataError)
-
-
-@contextmanager
-def _threads(scale: Scale) -> Iterator[None]:
-    """One thread below paper scale: for small arrays more are slower, and much slower on a busy machine."""
-    if scale == "paper":
-        yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _same_data(record: Record, root: Path | None) -> bool:
@@ -284,46 +203,3 @@ def _same_data(record: Record, root: Path | None) -> bool:
         for name, said in record.data.items()
         if said.startswith("sha256") and (folder / name).is_file()
     )
-
-
-def _compute(context: Context, key: Key, scale: Scale, jobs: int, report: Report) -> Record:
-    """Run one part and keep its arrays."""
-    part, run, context.report = context.part, context.run, report
-    config, context.config = context.config, deepcopy(context.config)  # a part may write to its own
-    needs = {name: record.sha256 for name in part.needs if (record := run.said(name))}
-    run.failed(part.name).unlink(missing_ok=True)
-    start = time.perf_counter()
-    with _threads(scale):
-        arrays = _arrays(context)
-        seconds = round(time.perf_counter() - start, 3)
-        provenance = describe(context.device, jobs)
-    return run.save(
-        part.name,
-        arrays,
-        digest=key.digest,
-        code=key.code,
-        seconds=seconds,
-        config=dict(config),
-        provenance=provenance,
-        data=context.checksums,
-        needs=needs,
-    )
-
-
-def _arrays(context: Context) -> Mapping[str, Any]:
-    """What a part computes; if it fails, its traceback is kept."""
-    try:
-        with warnings.catch_warnings():
-            # Studies look at networks before they are trained; whoever does so by hand should think about it.
-            warnings.filterwarnings("ignore", message="BatchNorm saw no batch yet")
-            arrays = context.part.run(context)
-        if not isinstance(arrays, Mapping):
-            raise TypeError(f"a part returns a dict of arrays, this one a {type(arrays).__name__}")
-    except SystemExit as error:  # else it would end the command, as if all had gone well
-        context.run.write_failure(context.part.name, traceback.format_exc())
-        raise RuntimeError(f"the part ended its process (exit code {error.code})") from error
-    except Exception as error:
-        if not _only_by_hand(context.part, error):
-            context.run.write_failure(context.part.name, traceback.format_exc())
-        raise
-    return arrays

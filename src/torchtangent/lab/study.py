@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
     from torchtangent.lab.claims import Claim
-    from torchtangent.lab.runner import Context
+    from torchtangent.lab.context import Context
 
 Scale = Literal["smoke", "paper", "test"]
 SCALES: tuple[Scale, ...] = ("smoke", "paper")
