@@ -1,4 +1,4 @@
-"""What nothing but products is needed for: solves and leading eigenpairs, with a word where they fall short."""
+"""Solves and leading eigenpairs from products alone, with a warning if they miss the accuracy asked for."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class SolveReport:
 
     Attributes:
         converged: whether every column reached the tolerance.
-        iterations: products made.
+        iterations: the number of products.
         residuals: (K,), the true ‖b − Ax‖ / ‖b‖ of each column, recomputed at the end.
-        rtol: what was asked for.
-        definite: whether no direction without positive curvature was met.
+        rtol: the relative residual that was asked for.
+        definite: whether the curvature was positive along all directions.
     """
 
     converged: bool
@@ -43,7 +43,7 @@ class SolveReport:
     definite: bool = True
 
     def warn(self, name: str, max_iter: int, options: str = "") -> None:
-        """Warn if the solution is not as accurate as asked for; `options` are what helps against the limit."""
+        """Warn if the solution is not as accurate as asked for; `options` says what helps if the limit was reached."""
         if self.converged:
             return
         if not self.definite:
@@ -68,9 +68,9 @@ def conjugate_gradients(
     max_iter: int,
     precondition: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Float[Tensor, "P K"], SolveReport]:
-    """Solve A X = B for a positive definite A, each column on its own.
+    """Solve A X = B for a positive definite A, each column separately.
 
-    Columns that have converged, or whose search direction shows no positive curvature, stand still.
+    Columns that have converged, or whose search direction has no positive curvature, stay as they are.
     """
     scale = scale_of(B, 0)
     B = B / scale
@@ -101,7 +101,7 @@ def conjugate_gradients(
 
 
 def top_eigenpairs(M: Operator, k: int, seed: int) -> Eigh:
-    """The k largest eigenpairs by block Lanczos iterations; a warning if some are not what they should be.
+    """The k largest eigenpairs by block Lanczos iterations; a warning if some are not accurate.
 
     A pair has converged when ‖Mq − λq‖ ≤ eps^⅔ · |λ|, or when it is at the rounding of the dtype, 30 eps · max |λ|.
     """
