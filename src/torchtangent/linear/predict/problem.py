@@ -1,4 +1,4 @@
-"""A kernel and targets brought to one form: a matrix, and columns in float64."""
+"""A kernel and its targets in a common form: a matrix, and columns in float64."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchtangent.spectrum.checks import check_symmetric, resolved
 
 
 class Modes(NamedTuple):
-    """The eigenpairs of K whose eigenvalues are not zero to rounding, in float64.
+    """The eigenpairs of K with eigenvalues that are not zero up to rounding, in float64.
 
     Attributes:
         values: (R,).
@@ -35,14 +35,14 @@ class Modes(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Targets y, from f₀, for a kernel of N samples with C outputs: row n·C + c, and a column for each target.
+    """Fit targets y, starting from f₀, with a kernel: one row per sample and output, one column per target.
 
     Attributes:
-        K: The kernel as it was given, or as an operator if it is no array; in float64 if it has a structure.
-        matrix: The same as a matrix, in its own dtype.
-        y: (rows, k), float64 like all columns here.
+        K: The kernel as it was given, or as an operator if it is no array; operators with structure are in float64.
+        matrix: The kernel as a matrix, in its own dtype.
+        y: (rows, k), in float64, like all columns here.
         f0: (rows, 1), or (rows, k) if each target has its own.
-        terms: What predictions consist of.
+        terms: Which terms predictions have.
     """
 
     K: Tensor | np.ndarray | Operator
@@ -53,7 +53,7 @@ class Problem:
 
     @property
     def form(self) -> Form:
-        """Of the targets as they were given."""
+        """The form in which the targets were given."""
         return self.terms.form
 
     @property
@@ -71,7 +71,7 @@ class Problem:
         return self.form.restore(columns.to(self.matrix.dtype))
 
     def start(self, K_test: Any, f0_test: Any) -> Float[Tensor, "rows _"]:
-        """f₀ at the points of K_test, or without one at those of K."""
+        """f₀ at the points of K_test, or at those of K if there is no K_test."""
         if K_test is None:
             if f0_test is not None:
                 raise ValueError("f0_test is given without K_test: predictions at new points need both.")
@@ -79,7 +79,7 @@ class Problem:
         return self.terms.at(K_test, f0_test, None, self.y).f0
 
     def times(self, K: Any, V: Float[Tensor, "rows K"]) -> Float[Tensor, "M K"]:
-        """K V for a kernel between other points and these, in float64 where K's numbers are known: much may cancel."""
+        """K V for a kernel between other points and these, in float64 if K has entries, as much may cancel."""
         return as_matrix(K, self.matrix.device).times(V)
 
     def dense(self) -> Float[Tensor, "rows rows"]:
@@ -105,7 +105,7 @@ class Problem:
 
 
 def problem(K: Any, y: Any, f0: Any = None) -> Problem:
-    """K, y and f₀, checked."""
+    """The problem for K, y and f₀ as a user gives them, after checks."""
     if isinstance(K, Features):
         K = K.operator()
     elif isinstance(K, DenseOperator):
