@@ -1,4 +1,4 @@
-"""Whether K + ridge·I can be inverted in the precision of K, and what to do if not."""
+"""Whether K + ridge·I can be inverted in the precision of K, and advice if not."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from torchtangent.spectrum.checks import resolution
 
 
 def checked_ridge(ridge: float) -> float:
-    """The ridge as a number that is not negative."""
+    """The ridge as a float; an error if it is negative or infinite."""
     if not 0 <= float(ridge) < math.inf:
         raise ValueError(f"ridge must be a finite number >= 0, got {ridge}.")
     return float(ridge)
 
 
 def check_invertible(smallest: float, largest: float, ridge: float, dtype: torch.dtype, *, instead: str = "") -> None:
-    """Refuse a K of this dtype if the smallest of these eigenvalues of K + ridge·I is no more than rounding."""
+    """Refuse a K of this dtype if the smallest eigenvalue of K + ridge·I is zero up to rounding."""
     if not smallest > resolution(dtype) * largest:
         raise singular(smallest, largest, ridge, dtype, instead=instead)
 
 
 def singular(smallest: float, largest: float, ridge: float, dtype: torch.dtype, *, instead: str = "") -> ValueError:
-    """The error for K + ridge·I with these extreme eigenvalues, which has no inverse in the precision of K.
+    """The error for a K + ridge·I with these extreme eigenvalues, which has no inverse in the precision of K.
 
-    It advises a ridge for which there is one, to six digits, or to do something `instead`.
+    It advises a ridge with which the inverse has about six digits, or something else to do `instead`.
     """
     size = max(abs(smallest), abs(largest), ridge)
     if size == 0:
@@ -47,7 +47,7 @@ def singular(smallest: float, largest: float, ridge: float, dtype: torch.dtype, 
 
 
 def rounded_up(x: float) -> str:
-    """A positive number in two digits that is not below it.
+    """A positive number, rounded up to two digits.
 
     >>> rounded_up(0.6711), rounded_up(1e-6), rounded_up(123.0)
     ('0.68', '1e-06', '1.3e+02')
