@@ -1,4 +1,4 @@
-"""One part of a study at work: what it is given, how it is run, and how its arrays are kept."""
+"""Running one part of a study: what it is given, and how its arrays are computed and kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass
 class Context:
-    """What a part is given: its configuration, a device, data, the arrays of the parts it needs."""
+    """What a part is given: its configuration, a device, data sets, and the arrays of the parts that it needs."""
 
     part: Part
     config: Mapping[str, Any]
@@ -38,13 +38,13 @@ class Context:
     checksums: dict[str, str] = field(default_factory=dict)
 
     def arrays(self, part: str) -> Arrays:
-        """The arrays of a part this one needs."""
+        """The arrays of a part that this one needs."""
         if part not in self.part.needs:
             raise ValueError(f"part {self.part.name!r} reads {part!r} but does not list it in `needs`")
         return self.run.load([part], writable=True)
 
     def data(self, name: str) -> datasets.Dataset:
-        """A data set; its checksums go into the record."""
+        """A data set, whose checksums go into the record of the part."""
         try:
             dataset = datasets.load(name, self.data_root)
         except datasets.DataError as error:
@@ -53,7 +53,7 @@ class Context:
         return dataset
 
     def track(self, items: Iterable[T], total: int | None = None) -> Iterator[T]:
-        """Iterate, and let the progress bar follow."""
+        """Iterate over items, and update the progress bar."""
         if total is None and isinstance(items, Sequence):
             total = len(items)
         self.report(0, total)
@@ -62,16 +62,16 @@ class Context:
             self.report(done, total)
 
     def stepped(self, done: int, total: int) -> None:
-        """Let the progress bar follow where there is nothing to iterate over."""
+        """Update the progress bar, if there is nothing to iterate over."""
         self.report(done, total)
 
     def scratch(self) -> Path:
-        """A folder of its own for what is too large to keep."""
+        """A folder for files of this part that are too large to keep."""
         return self.run.scratch(self.part.name)
 
 
 def _files(name: str) -> str:
-    """All files of a data set, so that who lacks one need not find out one by one."""
+    """A sentence that names all files of a data set, so that missing ones need not be discovered one by one."""
     files = datasets.CIFAR10 if name == "cifar10" else datasets.IDX[name].values()
     paths = ", ".join(file.path + (".gz" if file.packed else "") for file in files)
     fetch = "python -c \"from torchtangent.lab.data import download; download('DIR')\""
@@ -79,9 +79,9 @@ def _files(name: str) -> str:
 
 
 def compute(context: Context, key: Key, scale: Scale, jobs: int, report: Report) -> Record:
-    """Run one part and keep its arrays."""
+    """Run one part and save its arrays."""
     part, run, context.report = context.part, context.run, report
-    config, context.config = context.config, deepcopy(context.config)  # a part may write to its own
+    config, context.config = context.config, deepcopy(context.config)  # a part may change its copy
     needs = {name: record.sha256 for name in part.needs if (record := run.said(name))}
     run.failed(part.name).unlink(missing_ok=True)
     start = time.perf_counter()
@@ -103,15 +103,15 @@ def compute(context: Context, key: Key, scale: Scale, jobs: int, report: Report)
 
 
 def _arrays(context: Context) -> Mapping[str, Any]:
-    """What a part computes; if it fails, its traceback is kept."""
+    """The arrays that a part returns; if it fails, its traceback is written to the run's folder."""
     try:
         with warnings.catch_warnings():
-            # Studies look at networks before they are trained; whoever does so by hand should think about it.
+            # Studies measure untrained networks on purpose, so this warning is not for them.
             warnings.filterwarnings("ignore", message="BatchNorm saw no batch yet")
             arrays = context.part.run(context)
         if not isinstance(arrays, Mapping):
             raise TypeError(f"a part returns a dict of arrays, this one a {type(arrays).__name__}")
-    except SystemExit as error:  # else it would end the command, as if all had gone well
+    except SystemExit as error:  # which would end the command as if all had gone well
         context.run.write_failure(context.part.name, traceback.format_exc())
         raise RuntimeError(f"the part ended its process (exit code {error.code})") from error
     except Exception as error:
@@ -123,7 +123,7 @@ def _arrays(context: Context) -> Mapping[str, Any]:
 
 @contextmanager
 def _threads(scale: Scale) -> Iterator[None]:
-    """One thread below paper scale: for small arrays more are slower, and much slower on a busy machine."""
+    """One thread below paper scale: with small arrays, more are slower, and much slower on a busy machine."""
     if scale == "paper":
         yield
         return
@@ -137,5 +137,5 @@ def _threads(scale: Scale) -> Iterator[None]:
 
 
 def only_by_hand(part: Part, error: Exception) -> bool:
-    """Whether a part failed for want of data that only their owners give."""
+    """Whether a part failed because it lacks data that have to be requested from their owners."""
     return bool(part.by_hand) and isinstance(error, datasets.DataError)

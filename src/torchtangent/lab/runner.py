@@ -1,4 +1,4 @@
-"""Run a study part by part: what is already there is kept, what is missing is computed."""
+"""Run a study part by part: up-to-date results are kept, missing ones are computed."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from torchtangent.lab.workers import Apart, Here, Report
 
 
 class NeedFailed(RuntimeError):
-    """A part was not begun, because one that it needs failed."""
+    """A part was not started because one that it needs failed."""
 
 
 class NeedPassedOver(RuntimeError):
-    """A part was not begun, because one that it needs was passed over."""
+    """A part was not started because one that it needs was passed over."""
 
 
 class Listener:
-    """Told what happens during a run. This one stays silent; the command line draws progress bars."""
+    """Is told what happens during a run. This one does nothing; that of the command line draws progress bars."""
 
     def started(self, part: Part) -> None:
-        """A part begins."""
+        """A part starts."""
 
     def stepped(self, part: Part, done: int, total: int | None) -> None:
-        """A part has come so far."""
+        """A part has made progress."""
 
     def finished(self, part: Part, record: Record, *, kept: bool) -> None:
-        """A part is there, computed now or kept from an earlier run."""
+        """The arrays of a part are there: computed now, or kept from an earlier run."""
 
     def failed(self, part: Part, error: Exception) -> None:
-        """A part raised."""
+        """A part failed."""
 
     def passed_over(self, part: Part, error: Exception) -> None:
-        """A part was not run, because data are absent that only their owners give, to it or to one that it needs."""
+        """A part was not run because it, or a part that it needs, lacks data that have to be requested."""
 
 
 @dataclass
 class Outcome:
-    """What a call of `reproduce` did; `findings` are of the whole study, `entries` those it was asked for."""
+    """What a call of `reproduce` did. `entries` are those that were asked for, `findings` those of the whole study."""
 
     run: Run
     entries: Sequence[Entry] = ()
@@ -62,7 +62,7 @@ class Outcome:
 
     @property
     def asked(self) -> list[Finding]:
-        """The findings of the entries it was asked for."""
+        """The findings of the entries that were asked for."""
         ids = {entry.id for entry in self.entries}
         return [finding for finding in self.findings if finding.id in ids]
 
@@ -85,25 +85,25 @@ def reproduce(
 
     Args:
         study: What to run.
-        scale: `smoke`, `paper` (or `test`).
+        scale: `smoke` or `paper` (or `test`).
         out: The folder that holds all runs.
-        only: Identifiers of entries; all of them if empty.
-        long: Also the entries that do not fit into the quick report. Those named in `only` always run.
-        fresh: Compute again what is already there.
-        reuse: Keep what an earlier version of the recipe's code made, if the configuration is the same.
-        jobs: Parts that run side by side, each in a process of its own; a script that asks for several does so below
-            `if __name__ == "__main__":`, since those processes import it.
-        device: Where torch computes.
+        only: The identifiers of entries; all entries if empty.
+        long: Whether to run also the entries that do not fit into the quick report. Those named in `only` always run.
+        fresh: Whether to recompute what is already there.
+        reuse: Whether to keep results of an earlier version of the recipe's code, if the configuration is the same.
+        jobs: The number of parts that run at the same time, each in its own process. A script that asks for more than
+            one must do so below `if __name__ == "__main__":`, as those processes import it.
+        device: The device that torch computes on.
         data_root: The folder with data sets.
-        listener: Told about progress.
+        listener: Is told about progress.
 
     Returns:
-        What was computed, what was kept, what failed, what was passed over because its data are got by hand, and the
-        verdicts. A part that fails or is passed over does not stop the others: those that need it go the same way.
-        Arrays that are there stay until new ones take their place.
+        What was computed, kept, failed, or passed over because its data have to be requested; and the verdicts. A part
+        that fails or is passed over does not stop the others, except for those that need it. Existing arrays stay until
+        new ones replace them.
 
     Raises:
-        Busy: Another process works in the run's folder.
+        Busy: If another process works in the run's folder.
     """
     if jobs < 1:
         raise ValueError(f"jobs={jobs}: at least one part has to run at a time.")
@@ -144,7 +144,7 @@ def _run(
     listener: Listener,
     workers: Here | Apart,
 ) -> None:
-    """Keep or run parts, as soon as what they need is there and a worker is free; one that fails costs only its own."""
+    """Keep or run every part as soon as what it needs is there and a worker is free."""
     left, running = list(parts), dict[str, Part]()
     try:
         while left or running:
@@ -171,7 +171,7 @@ def _run(
 
 
 def _blocked(part: Part, outcome: Outcome) -> Exception | None:
-    """Why a part cannot begin: what it needs failed or was passed over, and old arrays of that would not do."""
+    """Why a part cannot start: a part that it needs failed or was passed over. Old arrays of that do not count."""
     if failed := [name for name in part.needs if name in outcome.failed]:
         return NeedFailed(f"needs {', '.join(failed)}, which failed")
     if passed_over := [name for name in part.needs if name in outcome.passed_over]:
@@ -180,7 +180,7 @@ def _blocked(part: Part, outcome: Outcome) -> Exception | None:
 
 
 def _note(part: Part, result: Record | Exception, outcome: Outcome, listener: Listener) -> None:
-    """Note what came of a part."""
+    """Note the result of a part in the outcome, and tell the listener."""
     if isinstance(result, Record):
         outcome.computed.append(part.name)
         listener.finished(part, result, kept=False)
@@ -189,14 +189,14 @@ def _note(part: Part, result: Record | Exception, outcome: Outcome, listener: Li
         outcome.passed_over[part.name] = result
         listener.passed_over(part, result)
         return
-    if not isinstance(result, NeedFailed) and not outcome.run.failed(part.name).exists():  # such as one that was killed
+    if not isinstance(result, NeedFailed) and not outcome.run.failed(part.name).exists():  # as if killed
         outcome.run.write_failure(part.name, f"{type(result).__name__}: {result}")
     outcome.failed[part.name] = result
     listener.failed(part, result)
 
 
 def _same_data(record: Record, root: Path | None) -> bool:
-    """Whether files that no published checksum vouches for are still what they were; those not here are taken so."""
+    """Whether data files without a published checksum are unchanged; files that are not here count as unchanged."""
     folder = root or Path(os.environ.get(datasets.ENVIRONMENT, ""))
     return all(
         checksum(folder / name) in said
