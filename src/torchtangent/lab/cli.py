@@ -139,6 +139,24 @@ def _stop(message: str) -> NoReturn:
     raise typer.Exit(1)
 
 
+def _check_entries(study: Study, names: list[str]) -> None:
+    """Refuse names of entries that the study does not have."""
+    for name in names:
+        try:
+            study.find(name)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+
+
+def _check_device(device: str) -> None:
+    """Refuse a device that torch does not have."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        said = str(error).splitlines()[0]
+        raise typer.BadParameter(f"--device {device}: {said}. --device cpu is always there") from error
+
+
 @app.command("list")
 def list_(study: StudyArgument = None) -> None:
     """Show the studies and their entries: figures, tables and theorems by their identifiers.
@@ -198,20 +216,11 @@ def reproduce(
     """
     if (study is None) == (not all_):
         raise typer.BadParameter("name one study, or say --all")
+    if only and study is None:
+        raise typer.BadParameter("--only needs a study")
     studies = _studies(study)
-    if only:
-        if study is None:
-            raise typer.BadParameter("--only needs a study")
-        for name in only:
-            try:
-                studies[0].find(name)
-            except ValueError as error:
-                raise typer.BadParameter(str(error)) from error
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        said = str(error).splitlines()[0]
-        raise typer.BadParameter(f"--device {device}: {said}. --device cpu is always there") from error
+    _check_entries(studies[0], only or [])
+    _check_device(device)
     console = Console()
     findings: list[Finding] = []
     others = 0  # claims of entries that were not asked for, but can be judged
@@ -350,14 +359,7 @@ def claims(
         ]
         typer.echo(json.dumps(listed, indent=2, ensure_ascii=False))
     elif as_markdown:
-        table = ledger.markdown(ledger.summarize(standings))
-        if into is None:
-            typer.echo(table)
-            return
-        try:
-            into.write_text(ledger.put(table, into.read_text(encoding="utf-8")), encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise typer.BadParameter(f"{into}: {error}") from error
+        _put(ledger.markdown(ledger.summarize(standings)), into)
     elif study is not None:
         (mine,) = standings.values()
         console.print(claims_table(s for s in mine if s.verdict == "did not hold" or not not_held))
@@ -365,6 +367,17 @@ def claims(
     else:
         console.print(ledger_table(ledger.summarize(standings)))
         say("torchtangent claims STUDY  lists a study's claims", QUIET)
+
+
+def _put(table: str, into: Path | None) -> None:
+    """Print a table, or replace the one in a file by it."""
+    if into is None:
+        typer.echo(table)
+        return
+    try:
+        into.write_text(ledger.put(table, into.read_text(encoding="utf-8")), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{into}: {error}") from error
 
 
 def _findings(study: Study, standings: list[Standing], scale: ScaleOption | None) -> Iterator[Finding]:
