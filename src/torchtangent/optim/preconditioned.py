@@ -29,6 +29,7 @@ from torchtangent.optim.ranks import Ranks
 from torchtangent.optim.recorder import Recorder
 from torchtangent.optim.replay import Replay
 from torchtangent.optim.resume import Progress, options_of
+from torchtangent.optim.schedule import Schedule
 from torchtangent.optim.update import Promise, move
 
 _RANKS_APART = 1_000_003  # between the seeds of two ranks, so that they draw different labels
@@ -76,8 +77,7 @@ class Preconditioned(Optimizer):
         self._blocks: dict[str, tuple[str, ...]] = {}  # the parameters of every block there has been
         self._promise: Promise | None = None  # what the last step promised, if it was taken
         self._rates: list[float] = []  # learning rates of the groups at the last step
-        self._due: frozenset[str] = frozenset()  # blocks to decompose as soon as samples go through them
-        self._thin: frozenset[str] = frozenset()  # blocks cheaper to precondition sample by sample than as a matrix
+        self._schedule = Schedule(self.settings.basis_every)
         self._ready = False
         start = damping.start if isinstance(damping, Adaptive) else damping
         defaults = {"lr": lr, "damping": start, "momentum": momentum, "weight_decay": weight_decay}
@@ -141,8 +141,8 @@ class Preconditioned(Optimizer):
             skipped=self.skipped,
             clipped=self.clipped,
             unseen=dict(self.plan.unseen),
-            thin=sorted(self._thin),
-            due=sorted(self._due),
+            thin=sorted(self._schedule.thin),
+            due=sorted(self._schedule.due),
             rates=list(self._rates),
             blocks={key: list(names) for key, names in self._blocks.items() if self._state_of(key)},
         )
@@ -157,7 +157,8 @@ class Preconditioned(Optimizer):
         super().load_state_dict(state_dict)
         self._blocks.update({key: tuple(names) for key, names in progress.blocks.items()})
         self.steps, self.skipped, self._clipped = progress.steps, progress.skipped, progress.clipped
-        self._thin, self._due, self._rates = frozenset(progress.thin), frozenset(progress.due), list(progress.rates)
+        self._schedule.thin, self._schedule.due = frozenset(progress.thin), frozenset(progress.due)
+        self._rates = list(progress.rates)
         self._promise = None
         self.plan.keep_unseen(progress.unseen)
         self._group = by_name(self.param_groups, self.names)
@@ -166,7 +167,7 @@ class Preconditioned(Optimizer):
         for key, p in zip(keys, params, strict=True):  # torch has rounded them to the parameter's dtype
             self.state[p].update({k: t.to(p.device, copy=True) for k, t in state_dict["state"].get(key, {}).items()})
         self.recorder.clear()
-        self._schedule()
+        self._prepare_recorder()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update all parameters, or none if anything is not finite.
@@ -189,7 +190,7 @@ class Preconditioned(Optimizer):
                 moved = self._step(loss, amp)
                 self.recorder.clear(done=True)
                 self._follow()
-                self._schedule()
+                self._prepare_recorder()
             if moved and closure is not None and self.adaptive is not None and self.steps % self.adaptive.every == 0:
                 after = evaluate_again(closure, self.recorder, self.model, self.settings)
                 self._multiply_damping(self.adaptive.change(self._ratio(as_number(loss), after)))
@@ -234,7 +235,7 @@ class Preconditioned(Optimizer):
                 warn(f"{listed(list(layer.names))} are one block, with one damping: that of {layer.key} is taken.")
         homes = {name: self._params[name] for name in self.plan.homes}
         self.recorder.attach(self.model, self.plan.modules, homes, self.settings.batch_axis)
-        self._schedule()
+        self._prepare_recorder()
 
     def _follow(self) -> None:
         """Plan again if parameters were frozen or unfrozen."""
@@ -257,7 +258,7 @@ class Preconditioned(Optimizer):
             full = {k: g.add(self._params[k], alpha=self._group[k]["weight_decay"]) for k, g in grads.items()}
         per_sample = n if self.settings.loss == "mean" else 1
         unit = 1 / (self.ranks.size if self.settings.loss == "mean" else total)
-        passes = gather(self.plan, self.recorder, grads, self.notices, self.ranks)
+        passes = gather(self.plan, self.recorder, grads, self.notices, self.ranks)  # may change the plan
         step = Step(
             raw=grads,
             full=full,
@@ -268,14 +269,13 @@ class Preconditioned(Optimizer):
             n=total,
             share=n / total,
             scale=1.0 if self.settings.curvature == "sampled" else per_sample / amp.cotangents,
-            renew=self._due,
+            renew=self._schedule.due,
         )
-        if self.steps % self.settings.basis_every == 0:
-            self._thin = frozenset(layer.key for layer in self.plan.layers if step.whole and layer.thin(passes))
+        self._schedule.find_thin(self.steps, self.plan, step)
         update = attempt(self.plan, self.method, step, self.ranks, self._replay, self._group, loss)
         if isinstance(update, str):
             return self._skip(update, amp)
-        self._due = frozenset(name for name in self._due if not step.seen(name))
+        self._schedule.done(step)
         self._write(update, unit)
         return True
 
@@ -361,17 +361,9 @@ class Preconditioned(Optimizer):
         for key in set(state) - {"momentum"}:
             del state[key]
 
-    def _schedule(self) -> None:
-        """Tell the recorder which layers the next backward pass has to record, and which gradients to check."""
-        blocks = [layer.names for layer in self.plan.layers] + [(name,) for name in self.plan.diagonal]
-        if self.steps % self.settings.basis_every == 0:
-            self._due = frozenset(names[0] for names in blocks)
-        blocks = [names for names in blocks if names[0] in self._due or not self._state_of(names[0])]
-        due = [name for names in blocks for name in names]
-        self.recorder.witness.watch(due)
-        self.recorder.wanted = frozenset(self.plan.modules if self.method.fresh else self.plan.paths(due))
-        thin = [name for layer in self.plan.layers if layer.key in self._thin for name in layer.names]
-        self.recorder.welcome = frozenset(self.plan.paths(thin)) - self.recorder.wanted
+    def _prepare_recorder(self) -> None:
+        """Tell the recorder which layers the next backward pass has to record."""
+        self._schedule.prepare(self.steps, self.plan, self.recorder, self._state_of, fresh=self.method.fresh)
 
 
 def _weakly(method: Callable[[], None]) -> Callable[[], None]:
