@@ -31,7 +31,7 @@ class Step:
         raw: Mean gradients by parameter.
         full: Mean gradients with weight decay; the same object as `raw` if there is none.
         passes: Factored per-sample gradients by parameter, for each backward pass.
-        whole: Whether `raw` is the mean of `passes` up to a factor: not of other labels, nor of other ranks as well.
+        whole: Whether `raw` comes from the samples and labels of `passes`, and from no other rank.
         states: The states that earlier steps left, by parameter.
         dampings: ε, by parameter.
         n: Number of samples on all ranks.
