@@ -1,4 +1,4 @@
-"""Neural anisotropy directions: which linear functions of the input a network's tangent space favours."""
+"""Neural anisotropy directions: the linear functions of the input that a network's tangent space favours."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from torchtangent.operators import ImplicitOperator
 
 __all__ = ["Directions", "MixedDerivative", "directions"]
 
-_COLUMNS = 64  # products made at once, at most
-_PASSES = 4  # traces that the graph of a second derivative is about as large as
+_COLUMNS = 64  # the most products computed at once
+_PASSES = 4  # the size of the graph of a second derivative, in units of that of a first
 _KINKED = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.RReLU, nn.SELU, nn.Threshold),
     *(nn.Hardtanh, nn.Hardsigmoid, nn.Hardswish, nn.Hardshrink, nn.Softshrink),
@@ -37,8 +37,8 @@ class Directions:
     """Directions of input space with their singular values; unpacks as `values, vectors`.
 
     Attributes:
-        values: s, (k,), descending.
-        vectors: v, (k, *shape), orthonormal as flat vectors; the entry of largest size in each is positive.
+        values: s, (k,), in descending order.
+        vectors: v, (k, *shape), orthonormal as flat vectors, each with its largest entry positive.
     """
 
     values: Float[Tensor, " K"]
@@ -67,27 +67,27 @@ def directions(
     output: Output = None,
     seed: int = 0,
 ) -> Directions:
-    """The right singular vectors of M = E_x[∇²_{x,θ} f(x)], (P, d), by its products alone.
+    """The right singular vectors of M = E_x[∇²_{x,θ} f(x)], (P, d), from its products alone.
 
-    For x ~ N(0, I) the alignment of g_v(x) = ⟨v, x⟩ with the tangent kernel is α(g_v) = ‖Mv‖² by Stein's lemma, so the
-    right singular vectors are the linear functions in the order in which the linearized network favours them, and
-    α(g_v) = s². That takes a smooth activation such as GELU: where ∇_θ f jumps, as it does with ReLU or max-pooling, no
-    derivative sees it. Modules of that kind are warned of; functions, such as `F.relu`, are not seen.
+    For x ~ N(0, I), the alignment of g_v(x) = ⟨v, x⟩ with the tangent kernel is α(g_v) = ‖Mv‖² by Stein's lemma. So the
+    right singular vectors are linear functions in the order in which the linearized network favours them, with
+    α(g_v) = s². This requires a smooth activation such as GELU: where ∇_θ f jumps, as with ReLU or max-pooling, its
+    derivative misses the jump. There is a warning for such modules, but not for functions such as `F.relu`.
 
     The products Mv = ∇_θ⟨∇_x f, v⟩ and Mᵀw = ∇_x⟨∇_θ f, w⟩ are backward passes through the graph of a gradient. The
-    vectors are eigenvectors of MᵀM (d, d), which up to d = 2048, or for more than a quarter of them, is formed by 2 d
-    products, and else they are found by Lanczos iterations (`spectrum.top`); then s = ‖Mv‖. Directions with s below
-    √eps · s₁ of the model's dtype cannot be told from each other: a float64 model (`model.double()`) resolves them.
+    vectors are eigenvectors of MᵀM (d, d). Up to d = 2048, or for more than a quarter of them, that is formed from 2 d
+    products; otherwise they are found by Lanczos iterations (`spectrum.top`). Then s = ‖Mv‖. Directions with
+    s < √eps · s₁, for eps of the model's dtype, cannot be told apart; a float64 model (`model.double()`) resolves them.
 
     Args:
         model: Any module whose samples do not interact, with one output.
-        shape: Of a single input, without the axis of samples; d is the product of its sizes.
-        k: How many directions; all min(d, P) by default.
-        x: Inputs (N, *shape) over which ∇² is averaged, a tensor or an array; by default the origin alone, as in the
-            paper's experiments.
+        shape: The shape of a single input, without the axis of samples; d is the product of its sizes.
+        k: The number of directions; all min(d, P) by default.
+        x: Inputs (N, *shape) over which ∇² is averaged, a tensor or an array; by default only the origin, as in the
+            experiments of the paper.
         params: Which parameters, by name pattern or a predicate (name, parameter); all trainable ones by default.
-        output: Which tensor of the model's result; of several outputs it has to pick one.
-        seed: Of the Lanczos iterations.
+        output: Which tensor of the model's result to use; it has to pick one of several outputs.
+        seed: The seed of the Lanczos iterations.
 
     Reference:
         Ortiz-Jiménez et al., What can linearized neural networks actually say about generalization?, 2021, Theorem 1.
@@ -119,10 +119,10 @@ class MixedDerivative:
 
     Args:
         model: Any module whose samples do not interact, with one output.
-        shape: Of a single input.
-        x: The inputs x_n, (N, *shape); the origin by default.
+        shape: The shape of a single input.
+        x: The inputs x_n, (N, *shape); only the origin by default.
         params: Which parameters.
-        output: Which tensor of the model's result.
+        output: Which tensor of the model's result to use.
     """
 
     def __init__(
@@ -162,10 +162,10 @@ class MixedDerivative:
         self._network, self._shift = Network(shifted, output), [shifted.shift]
         self.shape = (capture.space.size, self._x[0].numel())
         self.input_shape = self._x.shape[1:]
-        # As many columns at once, and then as many samples, as the budget allows.
+        # As many columns at once as the budget allows, and with these as many samples.
         self._columns = min(_COLUMNS, max(1, capture.budget(BUDGET) // (self.shape[0] * p.element_size())))
         self._samples = capture.samples_within(BUDGET, _PASSES * self._columns)
-        self._batched = True  # backward passes of several columns can run as one
+        self._batched = True  # whether several backward passes can run as one
 
     def gram(self, V: Float[Tensor, "d K"]) -> Float[Tensor, "d K"]:
         """MᵀM V."""
@@ -185,7 +185,7 @@ class MixedDerivative:
 
     @float32_products()
     def _product(self, a: Sequence[Tensor], b: Sequence[Tensor], V: Float[Tensor, "a K"]) -> Float[Tensor, "b K"]:
-        """∇_b⟨∇_a f, V⟩, a mean over the samples."""
+        """∇_b⟨∇_a f, V⟩, averaged over the samples."""
         found = torch.zeros(V.shape[1], sum(t.numel() for t in b), dtype=self.dtype, device=self.device)
         for _, x in split(self._x, self._samples):
             with self._network.undisturbed():
@@ -193,7 +193,7 @@ class MixedDerivative:
                 check_finite(f.detach())
                 first = torch.autograd.grad(f.sum(), a, create_graph=True, materialize_grads=True)
                 rows = V.T.to(f.dtype).split([t.numel() for t in a], 1)
-                # What does not depend on anything any more, as the derivative by the last bias, is left out.
+                # Leave out constant derivatives, such as that with respect to the last bias.
                 pairs = [(g, v.reshape(-1, *g.shape)) for g, v in zip(first, rows, strict=True) if g.requires_grad]
                 if pairs:
                     found += self._second([g for g, _ in pairs], b, [v for _, v in pairs])
@@ -205,7 +205,7 @@ class MixedDerivative:
         return (found / len(self._x)).T
 
     def _second(self, first: Sequence[Tensor], b: Sequence[Tensor], rows: Sequence[Tensor]) -> Float[Tensor, "K b"]:
-        """∇_b⟨first, row⟩ for every row: in one backward pass, or one by one where torch cannot vectorize it."""
+        """∇_b⟨first, row⟩ for every row: in one backward pass, or one by one if torch cannot vectorize it."""
 
         def one(*row: Tensor) -> Tensor:
             grads = torch.autograd.grad(first, b, row, retain_graph=True, materialize_grads=True)
@@ -224,7 +224,7 @@ class MixedDerivative:
 
 
 def _as_tensor(x: Any, like: Tensor, wanted: str) -> Tensor:
-    """A tensor as it is; the numbers of an array as those of the model."""
+    """x as a tensor; floating-point numbers of an array get the dtype of the model."""
     if isinstance(x, np.ndarray):
         found = torch.from_numpy(np.ascontiguousarray(x)).to(like.device)
         return found.to(like.dtype) if found.is_floating_point() else found
@@ -234,7 +234,7 @@ def _as_tensor(x: Any, like: Tensor, wanted: str) -> Tensor:
 
 
 def _warn_of_kinks(model: nn.Module) -> None:
-    """Say it if α = s² does not hold for this model."""
+    """Warn if the model has modules for which α = s² does not hold."""
     for name, module in model.named_modules():
         if isinstance(module, _KINKED):
             warn(
@@ -245,7 +245,7 @@ def _warn_of_kinks(model: nn.Module) -> None:
 
 
 class _Shifted(nn.Module):
-    """The model as a function of one more parameter: a shift of all its inputs, which is zero."""
+    """The model with one more parameter: a shift of all inputs, which is zero."""
 
     def __init__(self, model: nn.Module, x: Float[Tensor, "N *shape"]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What is said to users: warnings that point at a line of their own code, names in sentences, wrong choices."""
+"""Messages to users: warnings that point at a line of their own code, lists of names, errors for unknown choices."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import sys
 import warnings
 from collections.abc import Iterable
 
-_said: set[tuple[str, str, int]] = set()  # warnings, and the lines that they were about
+_said: set[tuple[str, str, int]] = set()  # warnings, with the file and line that they pointed at
 _LIBRARIES = ("torchtangent", "torch", "contextlib", "functools", "jaxtyping", "beartype")
 
 
 class TangentWarning(UserWarning):
-    """The category of every warning of this library, to be filtered by."""
+    """The category of this library's warnings, by which to filter them."""
 
 
 def warn(message: str, category: type[Warning] = TangentWarning) -> None:
-    """`warnings.warn` with the first frame that is not in this library, or in one that calls it back."""
+    """`warnings.warn` that points at the nearest frame outside this library and those that call back into it."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES:
         level, frame = level + 1, frame.f_back
@@ -29,7 +29,7 @@ def warn(message: str, category: type[Warning] = TangentWarning) -> None:
 
 
 def _action(message: str, category: type[Warning], module: str, line: int) -> str:
-    """What Python is to do. Where it is to say it once for a line, it forgets that wherever warnings are caught."""
+    """The action of Python's filters. Repetitions are counted here, as `catch_warnings` resets Python's own count."""
     for action, text, kind, where, number in warnings.filters:
         if (
             issubclass(category, kind)
@@ -42,7 +42,7 @@ def _action(message: str, category: type[Warning], module: str, line: int) -> st
 
 
 def listed(names: list[str], most: int = 6) -> str:
-    """Names in a sentence, the first few of many.
+    """Names for a sentence: the first few, and how many more.
 
     >>> listed(["a", "b", "c"], most=2)
     'a, b and 1 more'
@@ -51,6 +51,6 @@ def listed(names: list[str], most: int = 6) -> str:
 
 
 def check_choice(what: str, value: object, valid: Iterable[str]) -> None:
-    """Closed choices are strings, checked, with the valid ones named."""
+    """Refuse a value that is not among the valid ones; the error names them."""
     if value not in (known := tuple(valid)):
         raise ValueError(f"{what}={value!r} is not known. Choose one of {', '.join(map(repr, known))}.")

@@ -817,7 +817,7 @@ def test_training_lowers_the_loss() -> None:
         ({"lr": 0.0}, "lr=0.0: it should be positive"),
         ({"damping": -1.0}, "damping=-1.0: it should be positive"),
         ({"momentum": 1.0}, r"momentum=1.0: it should be in \[0, 1\)"),
-        ({"weight_decay": -0.1}, "weight_decay=-0.1: it should not be negative"),
+        ({"weight_decay": -0.1}, "weight_decay=-0.1: it should be finite and not negative"),
         ({"basis_every": 0}, "basis_every=0"),
         ({"kl_clip": 0.0}, "kl_clip=0.0"),
         ({"decay": 1.0}, "decay=1.0"),

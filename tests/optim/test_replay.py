@@ -33,7 +33,7 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(replay, "_record", record)
     monkeypatch.setattr(replay, "_suit", lambda method, tasks: not method.fresh)
-    monkeypatch.setattr(directions, "_divided", lambda tasks: [tasks] if tasks else [])
+    monkeypatch.setattr(directions, "_batched", lambda tasks: [tasks] if tasks else [])
     return replays
 
 

@@ -1,7 +1,7 @@
-"""What the kernel says about a task: alignment α(g), RKHS norms, kernel alignment, CKA, energy, and a ranking of tasks.
+"""What a kernel says about a task: alignment α(g), RKHS norms, kernel alignment, CKA, energy, and a ranking of tasks.
 
-A target g is a function of the samples: (N,), or (N, K) for K targets at once; of a network with C outputs (N, C), or
-(N, C, K). Kernels are (N, N), or (N, N, C, C): tensors, arrays on disk, operators or features.
+A target g is a function of the samples: (N,), or (N, K) for K targets at once; for a network with C outputs (N, C) or
+(N, C, K). Kernels are (N, N) or (N, N, C, C): tensors, arrays on disk, operators or features.
 """
 
 from torchtangent.alignment.ranking import Ranking, Task, rank_tasks

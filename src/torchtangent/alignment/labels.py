@@ -1,4 +1,4 @@
-"""Labels as the targets that a kernel is compared with."""
+"""Labels as targets for the outputs, to compare a kernel with."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Targets = Tensor | np.ndarray
 
 
 def as_targets(y: Any, shape: tuple[int, ...], name: str = "y") -> Float[Tensor, "N C"]:
-    """What the outputs should be: classes become one-hot, other targets stay as they are.
+    """The targets of the outputs, one row per sample: classes become one-hot, other targets stay as they are.
 
     Args:
-        y: For C outputs classes (N,), from 0 to C − 1, or a target for every output (N, C). For one output labels of
-            two classes or real numbers, (N,) or (N, 1). For outputs (N, T, C) classes (N, T) or targets (N, T, C).
-        shape: Of the outputs, (N, C) or (N, T, C).
-        name: What errors call y.
+        y: For C outputs, classes (N,) from 0 to C − 1, or a target for every output (N, C). For one output, labels of
+            two classes or real numbers, (N,) or (N, 1). For outputs (N, T, C), classes (N, T) or targets (N, T, C).
+        shape: The shape of the outputs, (N, C) or (N, T, C).
+        name: The name of y in errors.
 
     >>> as_targets([0, 2], (2, 3))
     tensor([[1., 0., 0.],
@@ -51,7 +51,7 @@ def as_targets(y: Any, shape: tuple[int, ...], name: str = "y") -> Float[Tensor,
 
 
 def one_hot(y: Shaped[Tensor, " *N"], outputs: int, name: str) -> Int[Tensor, "*N C"]:
-    """Integer classes, a column for each output; other labels are refused by name."""
+    """Integer classes as one column per output; other labels are refused."""
     if y.is_floating_point():
         raise ValueError(
             f"{name} holds one real number for {outputs} outputs: pass integer classes (y.long()), or numbers of shape "

@@ -1,4 +1,4 @@
-"""Which of these tasks will be learned best: `rank_tasks`."""
+"""`rank_tasks`: which of several tasks a network will learn best."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Task(NamedTuple):
     """One line of a ranking.
 
     Attributes:
-        name: As it was given.
+        name: The name of the task.
         score: (gᵀKg / gᵀg) / tr K, between 0 and 1: α(g) / (‖g‖₂² E‖∇f‖²).
         alignment: α(g) = gᵀKg / N².
-        bound: ‖g‖₂⁴ / α(g), which the squared RKHS norm of g is not below (Lemma 1).
+        bound: ‖g‖₂⁴ / α(g), a lower bound on the squared RKHS norm of g (Lemma 1).
     """
 
     name: str | int
@@ -43,12 +43,12 @@ class Task(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Ranking:
-    """Tasks, the one with the highest score first. Made by `rank_tasks`; `ranking["name"]` is one of them.
+    """Tasks in the order of their scores, the highest first. Made by `rank_tasks`; `ranking["name"]` is one of them.
 
     Attributes:
-        tasks: The tasks with their numbers.
-        random: The mean score of the same tasks with their labels shuffled among the samples, over all shuffles: what
-            is not well above it is no better than random labels. NaN where it is lost in rounding.
+        tasks: The tasks and their numbers.
+        random: The mean score of the same tasks over all shuffles of their labels among the samples. A score that is
+            not well above it is no better than that of random labels. NaN if it is lost in rounding.
     """
 
     tasks: tuple[Task, ...]
@@ -56,7 +56,7 @@ class Ranking:
 
     @property
     def names(self) -> list[str | int]:
-        """Best first."""
+        """The names of the tasks, the best first."""
         return [task.name for task in self.tasks]
 
     def __len__(self) -> int:
@@ -87,22 +87,22 @@ def rank_tasks(
     params: Params = None,
     output: Output = None,
 ) -> Ranking:
-    """Tasks in the order in which the network should learn them best, before it is trained on any.
+    """Rank tasks by how well a network should learn them, before it is trained on any.
 
-    A task's score is how much of the kernel lies in its direction, (gᵀKg / gᵀg) / tr K, for labels g with their mean
-    removed: α(g) relative to ‖g‖₂² and to E‖∇f‖². By Lemma 1 a high alignment is a low bound on the RKHS norm: for the
-    linearized network the task is easier, and in the study networks, too, learned such tasks faster and to a higher
-    test accuracy. No kernel is formed (see `target`), and hundreds of tasks are ranked at once.
+    The score of a task is the fraction of the kernel in its direction, (gᵀKg / gᵀg) / tr K, for labels g with their
+    mean removed: α(g) relative to ‖g‖₂² and to E‖∇f‖². By Lemma 1, a high alignment allows a low RKHS norm, so the task
+    is easier for the linearized network; in the study below, networks themselves learned such tasks faster and to a
+    higher test accuracy, too. No kernel is formed (see `target`), and hundreds of tasks are ranked at once.
 
     Args:
         model: Any module whose samples do not interact (BatchNorm and dropout in eval mode).
         x: Inputs: a tensor (N, ...), a tuple or dict of them, or a data set of single inputs.
-        targets: Labels (N,) by name. For a network with one output: two classes in any coding, read as −1 and 1, or
+        targets: A dict from names to labels (N,). With one output: two classes in any coding, read as −1 and 1, or
             floating-point numbers. With C outputs: integer classes 0 … C − 1, or numbers (N, C). With outputs
-            (N, T, C): the same for each of T positions, (N, T) or (N, T, C). Or a list of labels, or a tensor whose
-            last axis counts the tasks, which are then named 0, 1, ….
+            (N, T, C): the same for each of T positions, (N, T) or (N, T, C). Instead of a dict, a list of labels, or a
+            tensor with the tasks along its last axis: they are then named 0, 1, ….
         params: Which parameters, by name pattern or a predicate (name, parameter); all trainable ones by default.
-        output: Which tensor of the model's result.
+        output: Which tensor of the model's result to use.
 
     Reference:
         Ortiz-Jiménez, Moosavi-Dezfooli and Frossard, What can linearized neural networks actually say about
@@ -140,7 +140,7 @@ def rank_tasks(
 
 
 def _named(targets: Mapping[str, Any] | Sequence[Any] | Targets) -> dict[str | int, Tensor]:
-    """Labels by name, or by number."""
+    """The labels of each task, by its name or number."""
     labels: dict[str | int, Tensor]
     if isinstance(targets, Mapping):
         labels = {name: numbers(y, f"Task {name!r}") for name, y in targets.items()}
@@ -160,7 +160,7 @@ def _named(targets: Mapping[str, Any] | Sequence[Any] | Targets) -> dict[str | i
 
 
 def _centred(name: str | int, y: Tensor, shape: tuple[int, ...]) -> Float[Tensor, "N C"]:
-    """Labels as a target, each output's mean removed; two classes for one output are −1 and 1."""
+    """Labels as targets, with the mean of each output removed; two classes for one output become −1 and 1."""
     if shape[-1] > 2 and tuple(y.shape) == shape[:-1] and not y.is_floating_point() and y.max() <= 1:
         warn(
             f"Task {name!r} has two classes and the model {shape[-1]} outputs: they are read as the outputs of these "
@@ -180,7 +180,7 @@ def _root_of_covariance(g: Float[Tensor, "N C K"]) -> Float[Tensor, "C C"]:
 
 
 def _square_sums(capture: Capture, samples: Samples, mix: Float[Tensor, "C R"]) -> tuple[float, float]:
-    """tr K = Σ_nc ‖J_nc‖², and of mixtures of outputs Σ_nr ‖Σ_c mix[c,r] J_nc‖²."""
+    """tr K = Σ_nc ‖J_nc‖², and the same for mixtures of outputs, Σ_nr ‖Σ_c mix[c,r] J_nc‖²."""
     total = mixed = 0.0
     with float32_products():
         for _, x in batches(capture, samples):

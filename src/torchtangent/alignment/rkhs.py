@@ -1,4 +1,4 @@
-"""A target and the kernel: alignment α(g) in three ways, RKHS norm and Lemma 1's bound, energy concentration."""
+"""Targets and the kernel: alignment α(g) in three ways, RKHS norm and its bound by Lemma 1, energy concentration."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from torchtangent.kernel.columns import pull_columns, split_columns
 from torchtangent.kernel.matrix import Matrix, as_square
 from torchtangent.kernel.samples import Samples
 from torchtangent.kernel.targets import Form, as_columns, numbers
+from torchtangent.operators.scale import column_norms
 from torchtangent.operators.symmetric import eigh
 from torchtangent.spectrum import Eigenpairs, top
 from torchtangent.spectrum.checks import check_numbers, check_some_rows, check_symmetric
@@ -27,20 +28,20 @@ from torchtangent.spectrum.inverse import check_invertible, checked_ridge
 def target(
     model: nn.Module, x: Any, g: Targets, *, params: Params = None, output: Output = None
 ) -> Float[Tensor, "*K"]:
-    """The alignment α(g) = ‖(1/N) Σ_n g(x_n) ∇f(x_n)‖² of targets, by backward passes: no kernel is formed.
+    """The alignment α(g) = ‖(1/N) Σ_n g(x_n) ∇f(x_n)‖² of targets, without forming the kernel.
 
-    One backward pass for a target or, with more targets than outputs, each sample's gradient formed once for all.
-    With C outputs the sum is over them, too. `of_kernel` and `of_spectrum` give the same number, gᵀKg / N².
+    It takes one backward pass per target or, if there are more targets than outputs, the gradient of each sample once.
+    With C outputs, the sum also runs over them. `of_kernel` and `of_spectrum` give the same number, gᵀKg / N².
 
     Args:
         model: Any module whose samples do not interact (BatchNorm and dropout in eval mode).
         x: Inputs: a tensor (N, ...), a tuple or dict of them, or a data set of single inputs.
         g: (N,) or (N, K) for one output, (N, C) or (N, C, K) for several, (N, T, C) or (N, T, C, K) for T·C.
         params: Which parameters, by name pattern or a predicate (name, parameter); all trainable ones by default.
-        output: Which tensor of the model's result.
+        output: Which tensor of the model's result to use.
 
     Returns:
-        A number for each target: () or (K,).
+        One number per target: () or (K,).
 
     Reference:
         Ortiz-Jiménez, Moosavi-Dezfooli and Frossard, What can linearized neural networks actually say about
@@ -68,7 +69,7 @@ def pulled_squares(capture: Capture, samples: Samples, U: Float[Tensor, "N C K"]
 
 
 def of_kernel(K: Any, g: Targets) -> Float[Tensor, "*K"]:
-    """The alignment α(g) = gᵀKg / N² from a kernel.
+    """The alignment α(g) = gᵀKg / N², from a kernel.
 
     Args:
         K: (N, N), or (N, N, C, C) for C outputs, symmetric: a tensor, an array (also on disk), an operator or features.
@@ -82,13 +83,13 @@ def of_kernel(K: Any, g: Targets) -> Float[Tensor, "*K"]:
 
 
 def of_spectrum(pairs: Eigenpairs, g: Targets) -> Float[Tensor, "*K"]:
-    """The alignment α(g) = Σ_j λ_j (φ_jᵀg)² / N² from eigenpairs of the kernel.
+    """The alignment α(g) = Σ_j λ_j (φ_jᵀg)² / N², from eigenpairs of the kernel.
 
-    Exact with all of them; the leading ones of a positive semidefinite kernel give a lower bound.
+    Exact with all eigenpairs; the leading ones of a positive semidefinite kernel give a lower bound.
 
     Args:
-        pairs: As from `spectrum.top`.
-        g: (N,) or (N, K); for C outputs, where a vector has N·C entries, (N, C) or (N, C, K).
+        pairs: Eigenpairs, as from `spectrum.top`.
+        g: (N,) or (N, K); for C outputs, when eigenvectors have N·C entries, (N, C) or (N, C, K).
 
     >>> K = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
     >>> of_spectrum(top(K, k=2), torch.tensor([1.0, -1.0]))
@@ -102,15 +103,15 @@ def of_spectrum(pairs: Eigenpairs, g: Targets) -> Float[Tensor, "*K"]:
 
 
 def norm(K: Any, g: Targets, *, ridge: float = 0.0) -> Float[Tensor, "*K"]:
-    """The square of the RKHS norm of targets, not its root: ‖g‖²_K = gᵀ(K + ridge·I)⁻¹g = Σ_j (φ_jᵀg)² / (λ_j + ridge).
+    """The squared RKHS norm of targets, ‖g‖²_K = gᵀ(K + ridge·I)⁻¹g = Σ_j (φ_jᵀg)² / (λ_j + ridge).
 
-    Without a ridge it is ‖θ − θ₀‖² for the smallest change of the parameters with which the linearized network, started
-    from zero, fits g. K is decomposed whole, in float64.
+    Without a ridge it is the smallest ‖θ − θ₀‖² with which the linearized network, starting from the zero function,
+    fits g. K is fully decomposed, in float64.
 
     Args:
-        K: (N, N), or (N, N, C, C) for C outputs; symmetric. Without a ridge it must not be singular.
+        K: (N, N), or (N, N, C, C) for C outputs; symmetric, and not singular unless there is a ridge.
         g: (N,) or (N, K); for C outputs (N, C) or (N, C, K).
-        ridge: Added to the diagonal.
+        ridge: What is added to the diagonal.
 
     Reference:
         Ortiz-Jiménez, Moosavi-Dezfooli and Frossard, 2021, equation 3.
@@ -129,9 +130,9 @@ def norm(K: Any, g: Targets, *, ridge: float = 0.0) -> Float[Tensor, "*K"]:
 
 
 def bound(K: Any, g: Targets) -> Float[Tensor, "*K"]:
-    """Lemma 1's lower bound of the squared RKHS norm: ‖g‖²_K ≥ ‖g‖₂⁴ / α(g), with ‖g‖₂² = gᵀg / N.
+    """The lower bound of Lemma 1 on the squared RKHS norm: ‖g‖²_K ≥ ‖g‖₂⁴ / α(g), with ‖g‖₂² = gᵀg / N.
 
-    An equality for an eigenvector. It needs no inverse: infinite where K g = 0, and 0 for g = 0.
+    It is an equality if g is an eigenvector. No inverse is needed: the bound is infinite if K g = 0, and 0 if g = 0.
 
     Args:
         K: (N, N), or (N, N, C, C) for C outputs; positive semidefinite.
@@ -150,15 +151,15 @@ def bound(K: Any, g: Targets) -> Float[Tensor, "*K"]:
 
 
 def energy(K: Any, y: Targets, k: int = 50) -> Float[Tensor, "*K"]:
-    """How much of a target lies in the k leading eigenvectors of the kernel: ‖Φ_kᵀ y‖ / ‖y‖, unsquared.
+    """Energy concentration: how much of a target lies in the k leading eigenvectors, ‖Φ_kᵀ y‖ / ‖y‖ (not squared).
 
-    About √(k/N) for a random target, 1 for one in their span. The target is taken as it is: of labels coded 0 and 1
-    the mean counts, too, so code them −1 and 1.
+    About √(k/N) for a random target, and 1 for one in their span. The target is used as it is, with its mean: code two
+    classes as −1 and 1, not as 0 and 1.
 
     Args:
-        K: (N, N), or (N, N, C, C) for C outputs; or its eigenpairs, k at least, as from `spectrum.top`.
+        K: (N, N), or (N, N, C, C) for C outputs; or at least k of its eigenpairs, as from `spectrum.top`.
         y: (N,) or (N, K); for C outputs (N, C) or (N, C, K).
-        k: How many eigenvectors.
+        k: The number of eigenvectors.
 
     Reference:
         Ortiz-Jiménez, Moosavi-Dezfooli and Frossard, 2021, figure 6.
@@ -174,20 +175,19 @@ def energy(K: Any, y: Targets, k: int = 50) -> Float[Tensor, "*K"]:
     else:
         vectors, shape = top(K, k).vectors, K.shape
     Y, form = as_columns(y, shape, torch.empty(0, dtype=torch.float64, device=vectors.device))
-    largest = Y.abs().amax(0)
-    if not bool((largest > 0).all()):
-        zero = int((largest == 0).nonzero()[0])
+    sizes = column_norms(Y)
+    if bool((sizes == 0).any()):
+        zero = int((sizes == 0).nonzero()[0])
         raise ValueError(f"y is zero{'' if form.targets is None else f' in column {zero}'}.")
-    Y = (Y / largest).to(vectors.dtype)  # squares of very large or small numbers would leave the range
     with float32_products():
-        part = torch.linalg.vector_norm(vectors[:, :k].T @ Y, dim=0)
-    return form.each(part / torch.linalg.vector_norm(Y, dim=0))
+        part = vectors[:, :k].T @ (Y / sizes).to(vectors.dtype)
+    return form.each(torch.linalg.vector_norm(part, dim=0))
 
 
 def _read(K: Any, g: Targets) -> tuple[Matrix, Float[Tensor, "rows K"], Form]:
-    """A kernel, and targets for it as columns."""
+    """A kernel as a matrix, and its targets as columns with their form."""
     matrix = as_square(K)
-    if isinstance(K, Tensor | np.ndarray):  # what is known by its products is symmetric, and rows of it are costly
+    if isinstance(K, Tensor | np.ndarray):  # rows of an operator would be costly
         check_some_rows(matrix)
     return matrix, *as_columns(g, K.shape, matrix, "g")
 

@@ -1,4 +1,4 @@
-"""How alike two kernels are, and a kernel and the labels."""
+"""Similarity of two kernels, and of a kernel and the labels."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from torchtangent.alignment.labels import Targets, one_hot
 from torchtangent.kernel.matrix import Matrix, as_matrix, as_square
 from torchtangent.kernel.targets import numbers
 from torchtangent.notice import check_choice, warn
+from torchtangent.operators.scale import scale_of
 from torchtangent.spectrum.checks import check_numbers, check_symmetric
 
 _BLOCK_BYTES = 64 << 20  # of rows at a time
-NOISE = 1  # roundings of K, whose own are a third of that: what centering leaves below cannot be told from zero
+NOISE = 1  # roundings of K: a centred K that is smaller is only rounding (which was measured to be a third of that)
 _CENTERINGS = ("class", "plain")
 
 
 def kernels(K1: Any, K2: Any) -> Any:
     """Kernel alignment ⟨K1, K2⟩ / (‖K1‖ ‖K2‖), uncentred: between 0 and 1 for positive semidefinite kernels.
 
-    The centred one (CKA between kernels) is `kernels(spectrum.center(K1), spectrum.center(K2))`.
+    Centred kernel alignment (CKA) of two kernels is `kernels(spectrum.center(K1), spectrum.center(K2))`.
 
     Args:
         K1: (N, M) or (N, M, C, C): a tensor, an array (also on disk, read in blocks of rows), an operator or
@@ -32,7 +33,7 @@ def kernels(K1: Any, K2: Any) -> Any:
         K2: Another of the same size, or a dict with the same names.
 
     Returns:
-        A number (), 0 if a kernel is zero; or a dict of them.
+        A scalar, 0 if a kernel is zero; or a dict of them.
 
     Reference:
         Cristianini et al., On kernel-target alignment, 2001.
@@ -52,28 +53,28 @@ def kernels(K1: Any, K2: Any) -> Any:
     scales: list[Tensor] = []
     for index in _blocks(A):
         a, b = A.rows(index).double(), B.rows(index).double()
-        scales = scales or [_scale(a), _scale(b)]
+        scales = scales or [scale_of(a), scale_of(b)]
         a, b = a / scales[0], b / scales[1]
         sums += torch.stack([(a * b).sum(), a.square().sum(), b.square().sum()])
     return _ratio(sums[0], sums[1].sqrt() * sums[2].sqrt()).to(torch.promote_types(A.dtype, B.dtype))
 
 
 def cka(K: Any, y: Targets, *, centering: str = "class") -> Any:
-    """Centred kernel alignment of a kernel with the labels: ⟨HKH, YYᵀ⟩ / (‖HKH‖ ‖YYᵀ‖), with Y centred by H, too.
+    """Centred alignment (CKA) of a kernel with the labels: ⟨HKH, YYᵀ⟩ / (‖HKH‖ ‖YYᵀ‖), where Y is centred by H as well.
 
-    With C outputs Y, one-hot, is one vector of N·C entries, and this is YᵀKY / (‖HKH‖ ‖Y‖²). Between 0 and 1 for a
-    positive semidefinite kernel; neither its scale nor that of y matters. For two classes the coding does not, either.
+    With C outputs, the one-hot Y is a single vector of N·C entries, and this is YᵀKY / (‖HKH‖ ‖Y‖²). For a positive
+    semidefinite kernel it is between 0 and 1. The scales of K and y do not matter, nor does the coding of two classes.
 
     Args:
         K: (N, N) or (N, N, C, C), symmetric: a tensor, an array (also on disk, read in blocks of rows), an operator or
             features; or a dict of them, as from `tt.ntk(..., per_layer=True)`.
-        y: Integers (N,): classes; those of a kernel (N, N, C, C) are 0 … C − 1. Floating-point numbers (N,), for one
-            output: a real target. Numbers (N, C): a column for each output or, for a kernel (N, N), for each class.
-        centering: What is subtracted from the tangents and from Y. "class": the mean over samples, of each output by
-            itself. "plain": the mean over samples and outputs. For a kernel (N, N) they are the same.
+        y: Integers (N,) are classes, which for a kernel (N, N, C, C) are 0 … C − 1. Floating-point numbers (N,) are a
+            real target of one output. Numbers (N, C) have a column per output or, for a kernel (N, N), per class.
+        centering: What is subtracted from the tangent features and from Y: "class", the mean over samples for each
+            output separately; "plain", the mean over samples and outputs. For a kernel (N, N) both are the same.
 
     Returns:
-        A number (), 0 if nothing is left of the kernel by centering, as for the last bias; or a dict of them.
+        A scalar, 0 if centering leaves nothing of the kernel (as for the bias of the last layer); or a dict of them.
 
     Reference:
         Cortes, Mohri and Rostamizadeh, Algorithms for learning kernels based on centered alignment, 2012; per class:
@@ -91,14 +92,14 @@ def cka(K: Any, y: Targets, *, centering: str = "class") -> Any:
     outputs = K.shape[2] if len(K.shape) == 4 else 1
     samples = matrix.shape[0] // outputs
     Y = _label_matrix(y, samples, outputs).to(matrix.device)
-    Y = Y / _scale(Y)
+    Y = Y / scale_of(Y)
     each = Y.new_ones(1, 1) if centering == "plain" else torch.eye(outputs, dtype=Y.dtype, device=Y.device)
     B = F.normalize(each.repeat(matrix.shape[0] // len(each), 1), dim=0)  # H = I − BBᵀ
     Yc = Y - B @ (B.T @ Y)
     if bool(torch.linalg.vector_norm(Yc) <= 30 * torch.finfo(Y.dtype).eps * torch.linalg.vector_norm(Y)):
         raise ValueError("y is the same for all samples: there is nothing to align with.")
     products = matrix.times(torch.cat([B, Yc], 1))
-    scale = _scale(products)
+    scale = scale_of(products)
     KB, KY = (products / scale).split([B.shape[1], Y.shape[1]], 1)
     size = _centred_norm(matrix, scale, B, KB)
     return _ratio((Yc * KY).sum(), size * torch.linalg.matrix_norm(Yc.T @ Yc)).to(matrix.dtype)
@@ -107,9 +108,9 @@ def cka(K: Any, y: Targets, *, centering: str = "class") -> Any:
 def _centred_norm(
     K: Matrix, scale: Float[Tensor, ""], B: Float[Tensor, "rows R"], KB: Float[Tensor, "rows R"]
 ) -> Float[Tensor, ""]:
-    """‖HKH‖ for H = I − BBᵀ, row by row; 0 if it is only rounding. A K that is not symmetric is refused.
+    """‖HKH‖ / scale for H = I − BBᵀ, a few rows at a time; 0 if it is only rounding. K must be symmetric.
 
-    K is divided by the scale, KB is so already.
+    KB is K B / scale.
     """
     right = KB.T - (B.T @ KB) @ B.T
     sums = torch.zeros(2, dtype=torch.float64, device=K.device)
@@ -129,26 +130,20 @@ def _centred_norm(
     return size * 0
 
 
-def _scale(t: Float[Tensor, "..."]) -> Float[Tensor, ""]:
-    """The size of numbers, by which they are divided so that squares of them stay in range; 1 if all are zero."""
-    largest = t.abs().max()
-    return torch.where(largest == 0, 1.0, largest)
-
-
 def _blocks(K: Matrix) -> Iterator[Int[Tensor, " R"]]:
-    """Indices of a few rows at a time."""
+    """The indices of the rows, a few at a time."""
     step = max(1, _BLOCK_BYTES // (8 * K.shape[1]))
     yield from torch.arange(K.shape[0], device=K.device).split(step)
 
 
 def _ratio(inner: Float[Tensor, ""], sizes: Float[Tensor, ""]) -> Float[Tensor, ""]:
-    """A cosine; 0 where a vector is zero. NaN is refused."""
+    """inner / sizes, a cosine; 0 if sizes is zero. NaN is refused."""
     check_numbers(inner + sizes)
     return torch.where(sizes > 0, inner / sizes, 0.0)
 
 
 def _label_matrix(y: Targets, samples: int, outputs: int) -> Float[Tensor, "rows K"]:
-    """Y of the kernel YYᵀ: one column of N·C entries, or for one output a column for each class."""
+    """Y of the kernel YYᵀ: one column of N·C entries, or, for one output, a column per class."""
     y = numbers(y, "y")
     if y.dim() not in (1, 2) or len(y) != samples or (y.dim() == 2 and outputs not in (1, y.shape[1])):
         one = f"classes or numbers ({samples},), or a column for each class"

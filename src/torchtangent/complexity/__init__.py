@@ -1,4 +1,4 @@
-"""Capacity of trained networks: along the trajectory that training took, and by the norms of the weights at its end."""
+"""Capacity of trained networks: along the training trajectory, and by norms of the final weights."""
 
 from torchtangent.complexity.norms import Measures, fisher_rao, margins, measures
 from torchtangent.complexity.trajectory import Trajectory, feature_norm

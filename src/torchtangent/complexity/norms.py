@@ -1,4 +1,4 @@
-"""Capacity by the norms of the weights at the end of training, and margins."""
+"""Capacity by norms of the final weights, and margins."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ def fisher_rao(
 ) -> float:
     """The Fisher–Rao norm ⟨θ, F θ⟩^½.
 
-    In a network of L layers of ReLU without biases Jθ = L f, so it is L E[⟨∂ℓ/∂f, f⟩²]^½.
+    For a ReLU network with L layers and without biases Jθ = L f, so the norm is L E[⟨∂ℓ/∂f, f⟩²]^½.
 
     Args:
         model: Any module whose samples do not interact.
         x: Inputs.
-        y: Targets; only `kind="empirical"` needs them.
+        y: Targets; needed only for `kind="empirical"`.
         likelihood: "categorical", "bernoulli" or "gaussian" (see `tt.fisher`).
-        kind: "empirical", with the labels y, as it was defined; "exact", with those that the model expects.
+        kind: "empirical", with the labels y, as in the paper; "exact", in expectation over the model's own labels.
         params: Which parameters.
-        output: Which tensor of the model's result.
+        output: Which tensor of the model's result to use.
 
     Reference:
         Liang et al., Fisher–Rao metric, geometry, and complexity of neural networks, 2019.
@@ -90,11 +90,11 @@ def fisher_rao(
 
 @dataclass(frozen=True)
 class Measures:
-    """What `measures` found.
+    """The result of `measures`.
 
     Attributes:
-        norms: By name (see `measures`), not divided by anything.
-        margin: γ, the margin that all but some percent of the samples exceed.
+        norms: The norms by name (see `measures`), not divided by anything.
+        margin: γ, the margin that all but a few percent of the samples exceed.
         fisher_rao: ⟨θ, F θ⟩^½ with the labels of the data.
         parameters: P.
     """
@@ -105,7 +105,7 @@ class Measures:
     parameters: int
 
     def over_margin(self) -> dict[str, float]:
-        """The norms divided by the margin, as they stand in bounds of the generalization gap."""
+        """The norms divided by the margin, as in bounds on the generalization gap."""
         if not self.margin > 0:
             raise ValueError(
                 f"The margin is {self.margin:.3g}: too many samples are misclassified, so the bounds say nothing. "
@@ -125,12 +125,12 @@ def measures(
 ) -> Measures:
     r"""Norm-based capacity measures of a feed-forward network of linear and convolutional layers with ReLU.
 
-    W is a layer's weight as a matrix, a row for each unit (channel) and a column for each of its inputs (channel and
-    tap); W⁰ is its initial value and h its number of rows. ‖·‖ is the spectral norm of that matrix, ‖W‖_{p,q} the
-    q-norm of the p-norms of the rows. Biases count in the path norms and the Fisher–Rao norm only.
+    W is the weight of a layer as a matrix, with one row per unit (channel) and one column per input (channel and tap);
+    W⁰ is its initial value, and h its number of rows. ‖·‖ is the spectral norm of that matrix, ‖W‖_{p,q} the q-norm of
+    the p-norms of the rows. Biases count only in the path norms and the Fisher–Rao norm.
 
-    What a path passes between layers counts as it is, whatever p: 1/k for the mean of k values, and of a maximum the
-    largest of its sums over paths. A network that subtracts is refused, for its signs would cancel paths.
+    Operations between layers keep their coefficients for every p: a mean over k values has 1/k, and a maximum takes the
+    largest of its sums over paths. A network that subtracts is refused, because paths would cancel.
 
     | name | measure | from |
     |---|---|---|
@@ -148,8 +148,8 @@ def measures(
         init: The network as it was at initialization, or its state dict.
         x: The training inputs, (N, ...), for the margin and the Fisher–Rao norm.
         y: Their labels: classes (N,), or ±1 for one output.
-        output: Which tensor of the model's result.
-        percentile: Of the margins: γ is exceeded by all but so many percent of the samples.
+        output: Which tensor of the model's result to use.
+        percentile: The percentile of the margins that γ is: all but this many percent of the samples exceed it.
 
     >>> net = nn.Linear(2, 1, bias=False)
     >>> _ = net.weight.data.copy_(torch.tensor([[3.0, -4.0]]))
@@ -188,7 +188,7 @@ def measures(
 
 
 def _weights(capture: Capture, x: Tensor) -> list[str]:
-    """The names of the layers' weights, in the order of use; other parameters than theirs are refused."""
+    """The names of the layers' weights in the order of use; parameters outside such layers are refused."""
     trace = capture.record(x)
     paths = {module: path for path, module in capture.model.named_modules()}
     layers = [use for use in trace.uses if isinstance(use, LayerUse)]
@@ -208,7 +208,7 @@ def _weights(capture: Capture, x: Tensor) -> list[str]:
 
 
 def _check_homogeneous(network: Network, x: Tensor) -> None:
-    """With ReLU, twice the input and twice the biases give twice the output."""
+    """Refuse a network in which twice the input and twice the biases do not give twice the output, as with ReLU."""
     biases = {id(b): 2 * b for name, b in network.model.named_parameters() if name.split(".")[-1] == "bias"}
     with undisturbed(), torch.no_grad():
         once, twice = network(x), network(2 * x, biases)
@@ -236,7 +236,7 @@ def _matrices(
 
 
 def _norms(W: list[Tensor], W0: list[Tensor]) -> dict[str, float]:
-    """The measures that need nothing but the layers' weights (see `measures`)."""
+    """The measures that need only the layers' weights (see `measures`)."""
     D = [w - w0 for w, w0 in zip(W, W0, strict=True)]
     spectral = [_spectral(w) for w in W]
     others = [math.prod(spectral[:i] + spectral[i + 1 :]) for i in range(len(W))]  # ∏ ‖W‖ / ‖W_i‖

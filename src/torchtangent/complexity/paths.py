@@ -1,4 +1,4 @@
-"""Path norms: sums over the paths through a network, by one run of it with other weights."""
+"""Path norms: sums over all paths through a network, from one forward pass with the weights |w|^p."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch.overrides import TorchFunctionMode
 
 from torchtangent.jacobians.call import Network, undisturbed
 
-_DRAWS = 4  # cotangents that signs are looked for with
-_ROUNDING = 1e-12  # of the largest number: a convolution by transforms may be so far below zero
+_DRAWS = 4  # random cotangents with which to look for negative coefficients
+_ROUNDING = 1e-12  # of the largest number: how far below zero a convolution by transforms may be
 
 
 def path_norms(network: Network, x: Tensor) -> dict[str, float]:
-    """(Σ over paths of ∏ |w|^p)^{1/p} for p = 1 and 2, in float64; x is one sample.
+    """(Σ over paths of ∏ |w|^p)^{1/p} for p = 1 and 2, in float64; x is a single sample.
 
     Networks that subtract are refused.
     """
@@ -34,7 +34,7 @@ def _run(network: Network, x: Tensor, p: int) -> Tensor:
 
 
 def _check_signs(network: Network, x: Tensor) -> None:
-    """A run at |w|^p sums over paths if what is between the layers has no negative coefficients."""
+    """Refuse a network with negative coefficients between its layers, for which a run at |w|^p is no sum over paths."""
     for seed in range(_DRAWS):
         signs = _Signs(torch.Generator(x.device).manual_seed(seed))
         start = network.model.register_forward_pre_hook(lambda _, args: (args[0].requires_grad_().clone(), *args[1:]))
@@ -51,10 +51,10 @@ def _check_signs(network: Network, x: Tensor) -> None:
 
 
 class _Signs(TorchFunctionMode):
-    """Sees the result of every operation, and in the backward pass the slope by it, and notes those below zero.
+    """Notes every operation whose result, or whose gradient in the backward pass, is negative.
 
-    Each operation is differentiated with random cotangents of its own, of very different sizes, in which a negative
-    coefficient among positive ones shows.
+    Hooks replace the cotangent of each result by a random one, with entries of very different sizes, so that a negative
+    coefficient shows in the gradient of its operand even among positive ones.
     """
 
     def __init__(self, generator: torch.Generator) -> None:

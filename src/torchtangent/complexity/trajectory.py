@@ -1,14 +1,13 @@
-"""Capacity along the trajectory that training took."""
+"""Capacity along the training trajectory."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from torchtangent.complexity.fixed import batches, check_layout, kept_inputs, layout
+from torchtangent.complexity.fixed import batches, check_layout, distance, kept_inputs, layout
 from torchtangent.curvature import Diagonal, fisher
 from torchtangent.jacobians.call import Network
 from torchtangent.jacobians.inputs import Output
@@ -18,16 +17,17 @@ from torchtangent.kernel.samples import Samples
 
 
 def feature_norm(model: nn.Module, x: Any, *, params: Params = None, output: Output = None) -> float:
-    """‖Φ‖ / √N = (Tr K / N)^½: the size of the tangent features, a mean over samples and a sum over outputs.
+    """‖Φ‖ / √N = (Tr K / N)^½: the norm of the tangent features, with a mean over samples and a sum over outputs.
 
-    It costs one pass over the samples: neither K nor Φ is formed.
+    It takes one pass over the samples; neither K nor Φ is formed.
 
     Args:
         model: Any module whose samples do not interact (BatchNorm and dropout in eval mode).
         x: Inputs: a tensor (N, ...), a tuple or dict of them, or a data set of single inputs.
         params: Which parameters, by name pattern or a predicate (name, parameter); all trainable ones by default.
-        output: Which tensor of the model's result.
+        output: Which tensor of the model's result to use.
 
+    >>> import torch
     >>> feature_norm(nn.Linear(3, 2), torch.ones(5, 3))      # K[n,n,c,c] = ‖x‖² + 1 = 4 for each of two outputs
     2.8284...
     """
@@ -42,32 +42,33 @@ def feature_norm(model: nn.Module, x: Any, *, params: Params = None, output: Out
 
 
 def _samples(x: Any, params: dict[str, nn.Parameter]) -> Samples:
-    """The inputs, for where the parameters are; a list is one of arguments, like a tuple."""
+    """The inputs, on the device of the parameters; a list is read as positional arguments, like a tuple."""
     return Samples(tuple(x) if isinstance(x, list) else x, next(iter(params.values())).device)
 
 
 class Trajectory:
-    """The complexity C = Σ_t ‖w_{t+1} − w_t‖ ‖Φ_t‖ / √N of a training run: call `step` now and then.
+    """The complexity C = Σ_t ‖w_{t+1} − w_t‖ ‖Φ_t‖ / √N of a training run: call `step` every now and then.
 
-    ‖Φ_t‖ / √N (see `feature_norm`) is taken on a fixed set of inputs where the step begins, in eval mode, and the model
-    is left as it was. A step may span many updates of the optimizer: then its length is that of the straight line
-    between its ends. One that ends where the network has NaN or infinity is not taken.
+    ‖Φ_t‖ / √N (see `feature_norm`) is measured on a fixed set of inputs at the beginning of the step, in eval mode; the
+    model is left as it was. A step may span many updates of the optimizer: its length is then that of the straight line
+    between its ends. A step that ends where the network has NaN or infinity is not counted.
 
     Args:
-        model: The network that trains.
-        x: The inputs on which its tangent features are measured, some 100 of the training set, as for `feature_norm`.
-            Those in memory are copied.
-        params: Which parameters, by name pattern or a predicate (name, parameter); by default those
-            that are trainable now.
-        output: Which tensor of the model's result.
+        model: The network that is being trained.
+        x: The inputs on which its tangent features are measured, as for `feature_norm`; about 100 of the training set.
+            Inputs in memory are copied.
+        params: Which parameters, by name pattern or a predicate (name, parameter); by default those that are trainable
+            now.
+        output: Which tensor of the model's result to use.
 
     Attributes:
         lengths: ‖w_{t+1} − w_t‖ of the steps.
-        norms: ‖Φ_t‖ / √N at their beginnings, and at the end of the last.
+        norms: ‖Φ_t‖ / √N at the beginning of each step, and at the end of the last.
 
     Reference:
         Baratin et al., Implicit regularization via neural feature alignment, 2021.
 
+    >>> import torch
     >>> net = nn.Linear(3, 1)
     >>> _ = nn.init.zeros_(net.bias)
     >>> run = Trajectory(net, torch.ones(5, 3))
@@ -88,13 +89,10 @@ class Trajectory:
             raise ValueError("The network has NaN or infinity at the start: there is nothing to go on from.")
 
     def step(self) -> float:
-        """Add the way from where the last step ended to where the weights are now; returns the increment, or NaN."""
+        """Add the step from where the last one ended to the current weights; returns its increment, or NaN."""
         check_layout(layout(self._weights), self._chosen())
         weights, norm = self._read(), self._measure()
-        moved = [
-            torch.linalg.vector_norm(w - self._weights[name].to(w), dtype=torch.float64) for name, w in weights.items()
-        ]
-        length = float(torch.stack(moved).norm())
+        length = float(distance(weights, self._weights))
         if not math.isfinite(length + norm):
             return math.nan
         self.lengths.append(length)
@@ -109,7 +107,7 @@ class Trajectory:
 
     @property
     def complexity(self) -> float:
-        """Their sum."""
+        """The sum of the increments."""
         return sum(self.increments, 0.0)
 
     def _read(self) -> dict[str, Tensor]:
@@ -119,7 +117,7 @@ class Trajectory:
         return {name: p for name, p in self._model.named_parameters() if name in self._names}
 
     def _measure(self) -> float:
-        """‖Φ‖ / √N; NaN where the network is not finite."""
+        """‖Φ‖ / √N; NaN if the network is not finite."""
         with in_eval(self._model, self._names):
             try:
                 return feature_norm(self._model, self._x, params=among(self._names), output=self._output)

@@ -1,6 +1,6 @@
 """The ledger: every claim, its published value, ours, and a verdict that is computed, never typed.
 
-A claim says how its measured value is read off the arrays and by which rule it is judged. Both
+A claim says how its measured value is computed from the arrays, and by which rule it is judged. Both
 are fixed before anything is run; either verdict is a result.
 """
 
@@ -23,11 +23,11 @@ RAISED = "the measure raised"
 
 
 class Untested(Exception):
-    """Raised by a measure whose arrays do not suffice, with the reason: the claim then counts as not tested."""
+    """Raised, with the reason, by a measure whose arrays are not sufficient: the claim counts as not tested."""
 
 
 class _Measurable(Arrays):
-    """Arrays as a measure reads them: none with a NaN, of which a comparison or an argmax would make a number."""
+    """Arrays as a measure reads them: those with a NaN are refused, as a comparison or argmax would hide it."""
 
     def __init__(self, arrays: Arrays):
         super().__init__(arrays._parts)
@@ -45,14 +45,14 @@ class Claim:
 
     Attributes:
         id: The register's identifier of the entry it belongs to.
-        name: Tells it from the entry's other claims.
+        name: Distinguishes it from the other claims of the entry.
         statement: The claim, in words.
         published: The paper's value, or its words.
         measure: From the entry's arrays to our value: a number, or named numbers. If it reads an array with a NaN, the
             claim is not tested; a part writes infinity, or a value beside a mask, for a run that diverged.
-        rule: Decides.
-        scales: The scales at which the measurement means something.
-        note: What a reader must know to weigh the verdict.
+        rule: The rule that decides.
+        scales: The scales at which the measurement is meaningful.
+        note: What a reader should know to interpret the verdict.
     """
 
     id: str
@@ -88,7 +88,7 @@ class Finding:
         return self.reason.startswith(RAISED)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain JSON values; NaN and infinities as strings, which JSON has no numbers for."""
+        """The finding as plain JSON values; NaN and infinity, which JSON lacks, as strings."""
         return {key: _jsonable(value) for key, value in self.__dict__.items()}
 
     @classmethod
@@ -112,7 +112,7 @@ def _parsed(value: Any) -> Any:
 
 
 def judge(claim: Claim, arrays: Arrays, *, study: str, scale: Scale, seconds: float) -> Finding:
-    """Measure a claim on its entry's arrays and apply its rule; where this raises, the finding says so."""
+    """Measure a claim on the arrays of its entry and apply its rule; if this raises, the finding says so."""
     if scale not in claim.scales:
         return not_run(claim, study=study, scale=scale, seconds=seconds)
     try:
@@ -120,7 +120,7 @@ def judge(claim: Claim, arrays: Arrays, *, study: str, scale: Scale, seconds: fl
         verdict: Verdict = "held" if claim.rule.holds(measured) else "did not hold"
     except Untested as error:
         return _finding(claim, study, scale, seconds, None, "not tested at this scale", str(error))
-    except Exception as error:  # costs this claim, not the verdicts of all others
+    except Exception as error:  # one broken claim must not cost the verdicts of the others
         reason = f"{RAISED} {type(error).__name__}: {' '.join(str(error).split())}"
         return _finding(claim, study, scale, seconds, None, "not tested at this scale", reason)
     return _finding(claim, study, scale, seconds, measured, verdict, "")
@@ -136,7 +136,7 @@ def _plain(measured: Measured) -> Measured:
 def not_run(
     claim: Claim, *, study: str, scale: Scale, reason: str = "not run", seconds: float | None = None
 ) -> Finding:
-    """The ledger's line for a claim that has no arrays, or is not for this scale."""
+    """The finding for a claim that has no arrays, or is not tested at this scale."""
     if scale not in claim.scales:
         reason = f"needs the {' or '.join(scale for scale in claim.scales if scale != 'test')} scale"
     return _finding(claim, study, scale, seconds, None, "not tested at this scale", reason)
@@ -174,7 +174,7 @@ def count(verdicts: Iterable[Verdict]) -> dict[Verdict, int]:
 
 
 def digits(rule: Rule, finding: Finding) -> int:
-    """How many digits of the measured value to show: so many that what did not hold does not look as if it did."""
+    """How many digits of the measured value to show: enough that a value which misses the rule is seen to."""
     measured = finding.measured
     if measured is None or finding.verdict != "did not hold":
         return 3
@@ -189,7 +189,7 @@ def digits(rule: Rule, finding: Finding) -> int:
 
 
 def show(value: float | str | Mapping[str, float] | None, digits: int = 3) -> str:
-    """A value for a reader; named values in one line.
+    """A value as text; named values in one line.
 
     >>> show(0.0965735), show({"KFAC": 0.5, "EKFAC": 1e-9}), show(None)
     ('0.0966', 'KFAC 0.5, EKFAC 10⁻⁹', '–')

@@ -66,11 +66,11 @@ def options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the versions and exit.")
     ] = False,
 ) -> None:
-    """What stands before a command."""
+    """Options before a command."""
 
 
 class ScaleOption(StrEnum):
-    """The two scales a user chooses from."""
+    """The scales that a user can choose."""
 
     smoke = "smoke"
     paper = "paper"
@@ -105,7 +105,7 @@ def _studies(key: str | None) -> list[Study]:
 
 
 def _loaded(paths: list[Path]) -> list[Study]:
-    """The studies in files of the user's."""
+    """The studies in the user's own files."""
     try:
         return [load(path) for path in paths]
     except ValueError as error:
@@ -113,12 +113,12 @@ def _loaded(paths: list[Path]) -> list[Study]:
 
 
 def _roots() -> list[Path]:
-    """The folders with runs that are here: one's own, and those of a checkout."""
+    """The existing default folders with runs: the user's own, and that of a checkout."""
     return [root for root in (Path("runs"), Path("results")) if root.is_dir()] or [Path("runs")]
 
 
 def _found(roots: list[Path]) -> list[Run]:
-    """Every run below these folders; says so where there are two of one study and scale."""
+    """Every run below these folders; prints a warning if there are several of one study and scale."""
     found = list(dict.fromkeys(run for root in roots for run in find_runs(root)))
     places: dict[tuple[str, str], list[Path]] = {}
     for run in found:
@@ -134,9 +134,27 @@ def _listed(paths: list[Path]) -> str:
 
 
 def _stop(message: str) -> NoReturn:
-    """End with exit code 1."""
+    """Print an error and exit with code 1."""
     say(message, "red", stderr=True)
     raise typer.Exit(1)
+
+
+def _check_entries(study: Study, names: list[str]) -> None:
+    """Refuse names of entries that the study does not have."""
+    for name in names:
+        try:
+            study.find(name)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+
+
+def _check_device(device: str) -> None:
+    """Refuse a device that torch does not have."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        said = str(error).splitlines()[0]
+        raise typer.BadParameter(f"--device {device}: {said}. --device cpu is always there") from error
 
 
 @app.command("list")
@@ -198,23 +216,14 @@ def reproduce(
     """
     if (study is None) == (not all_):
         raise typer.BadParameter("name one study, or say --all")
+    if only and study is None:
+        raise typer.BadParameter("--only needs a study")
     studies = _studies(study)
-    if only:
-        if study is None:
-            raise typer.BadParameter("--only needs a study")
-        for name in only:
-            try:
-                studies[0].find(name)
-            except ValueError as error:
-                raise typer.BadParameter(str(error)) from error
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        said = str(error).splitlines()[0]
-        raise typer.BadParameter(f"--device {device}: {said}. --device cpu is always there") from error
+    _check_entries(studies[0], only or [])
+    _check_device(device)
     console = Console()
     findings: list[Finding] = []
-    others = 0  # of entries that were not asked for, but read what is there now
+    others = 0  # claims of entries that were not asked for, but can be judged
     failed = False
     for item in studies:
         title = escape(item.title)
@@ -350,14 +359,7 @@ def claims(
         ]
         typer.echo(json.dumps(listed, indent=2, ensure_ascii=False))
     elif as_markdown:
-        table = ledger.markdown(ledger.summarize(standings))
-        if into is None:
-            typer.echo(table)
-            return
-        try:
-            into.write_text(ledger.put(table, into.read_text(encoding="utf-8")), encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise typer.BadParameter(f"{into}: {error}") from error
+        _put(ledger.markdown(ledger.summarize(standings)), into)
     elif study is not None:
         (mine,) = standings.values()
         console.print(claims_table(s for s in mine if s.verdict == "did not hold" or not not_held))
@@ -367,8 +369,19 @@ def claims(
         say("torchtangent claims STUDY  lists a study's claims", QUIET)
 
 
+def _put(table: str, into: Path | None) -> None:
+    """Print a table, or replace the one in a file by it."""
+    if into is None:
+        typer.echo(table)
+        return
+    try:
+        into.write_text(ledger.put(table, into.read_text(encoding="utf-8")), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{into}: {error}") from error
+
+
 def _findings(study: Study, standings: list[Standing], scale: ScaleOption | None) -> Iterator[Finding]:
-    """What the runs found, claim by claim; a line that says so for a claim that no run knows."""
+    """The findings of the runs, claim by claim; for a claim without any, one that says that it was not run."""
     wanted: Scale = scale.value if scale else SCALES[0]
     for standing in standings:
         yield from standing.findings.values() or [not_run(standing.claim, study=study.key, scale=wanted)]

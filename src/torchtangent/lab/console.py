@@ -1,4 +1,4 @@
-"""What the command line shows: lines, progress bars while a study runs, tables of entries and verdicts."""
+"""What the command line shows: messages, progress bars, tables of entries and verdicts."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ COLORS: dict[Verdict, str] = {
     "did not hold": "red",
     "not tested at this scale": "bright_black",
 }
-QUIET = "bright_black"  # the style of what stands beside the matter
+QUIET = "bright_black"  # the style of secondary information
 
 
 def say(text: str, style: str = "", *, stderr: bool = False) -> None:
-    """A line as it is, without markup."""
+    """Print a line as it is, without markup."""
     Console(stderr=stderr).print(Text(text, style))
 
 
 def say_unknown(runs: Iterable[Run], known: Container[str]) -> None:
-    """Name the studies that have runs but are not known, and are left out."""
+    """Name the unknown studies among these runs, which are left out."""
     unknown = dict.fromkeys(run.study for run in runs if run.study not in known)
     if unknown:
         names = ", ".join(unknown)
@@ -40,7 +40,7 @@ def say_unknown(runs: Iterable[Run], known: Container[str]) -> None:
 
 
 def say_broken(findings: Iterable[Finding]) -> bool:
-    """Name the claims whose own code failed; whether there are any."""
+    """Name the claims whose own code failed; returns whether there are any."""
     broken = [finding for finding in findings if finding.broken]
     for finding in broken:
         text = escape(f"{finding.id}, {finding.name!r}: {finding.reason}")
@@ -49,14 +49,14 @@ def say_broken(findings: Iterable[Finding]) -> bool:
 
 
 def say_verdicts(findings: Sequence[Finding]) -> None:
-    """Count the verdicts, and why claims have none."""
+    """Print how many claims have each verdict, and why others have none."""
     Console().print(tally([finding.verdict for finding in findings]), highlight=False)
     if why := count_reasons(finding.reason for finding in findings):
         say(f"why not tested: {why}", QUIET)
 
 
 class ProgressListener(Listener):
-    """A bar for each part that runs, a line for each one that is done; use it as a context manager."""
+    """Shows a bar for each running part and a line for each finished one; to be used as a context manager."""
 
     def __init__(self, console: Console, study: Study):
         self._console = console
@@ -71,7 +71,7 @@ class ProgressListener(Listener):
         )
         self._study = study
         self._tasks: dict[str, TaskID] = {}
-        self._said: dict[str, str] = {}  # a message about data, and the part that gave it first
+        self._said: dict[str, str] = {}  # messages about data, and the part that gave each first
         self._blocked: list[str] = []
 
     def __enter__(self) -> ProgressListener:
@@ -131,7 +131,7 @@ def entries_table(study: Study) -> Table:
 
 
 def ledger_table(lines: Iterable[Line]) -> Table:
-    """How many claims of each study have which verdict."""
+    """The number of claims with each verdict, for each study."""
     table = Table(box=None, pad_edge=False, header_style="bright_black")
     for column in COLUMNS:
         table.add_column(column, justify="left" if column in (COLUMNS[0], COLUMNS[-1]) else "right")
@@ -141,7 +141,7 @@ def ledger_table(lines: Iterable[Line]) -> Table:
 
 
 def claims_table(standings: Iterable[Standing]) -> Table:
-    """Every claim, the published value and the rule, then a line for each scale; also for narrow terminals."""
+    """Every claim with its published value and rule, then a line for each scale; it suits narrow terminals."""
     table = Table(box=None, pad_edge=False, header_style="bright_black")
     table.add_column("entry", no_wrap=True)
     table.add_column("claim")

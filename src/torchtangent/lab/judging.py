@@ -1,4 +1,4 @@
-"""Which arrays of a run count, and what they say of the claims."""
+"""Which arrays of a run count, and what they say about the claims."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torchtangent.lab.study import Entry, Scale, Study
 
 @dataclass(frozen=True)
 class Key:
-    """What a part's arrays depend on: its configuration, and the code (None: any version will do)."""
+    """What the arrays of a part depend on: its configuration and its code (None: any version counts)."""
 
     digest: str
     code: str | None
 
 
 def part_keys(study: Study, config: Mapping[str, Mapping[str, Any]]) -> dict[str, Key]:
-    """The key of every part. Those of the parts it needs go into it; code outside of the lab does not."""
+    """The key of every part. It includes the keys of the parts that it needs, but no code outside the lab."""
     keys = any_code(study, config)
     for part in study.parts:
         code = digest([sources(part.run), [keys[name].code for name in part.needs]])
@@ -30,7 +30,7 @@ def part_keys(study: Study, config: Mapping[str, Mapping[str, Any]]) -> dict[str
 
 
 def any_code(study: Study, config: Mapping[str, Mapping[str, Any]]) -> dict[str, Key]:
-    """The key of every part, whatever version of the code made it."""
+    """The key of every part, for which any version of the code counts."""
     keys: dict[str, Key] = {}
     for part in study.parts:
         keys[part.name] = Key(digest([config[part.name], [keys[name].digest for name in part.needs]]), None)
@@ -38,12 +38,12 @@ def any_code(study: Study, config: Mapping[str, Mapping[str, Any]]) -> dict[str,
 
 
 def counted(run: Run, part: str, keys: Mapping[str, Key]) -> Record | None:
-    """The record of a part that is there, whole, and has the right key."""
+    """The record of a part, if it is valid and has the right key."""
     return run.record(part, keys[part].digest, keys[part].code)
 
 
 def rejudge(study: Study, run: Run) -> list[Finding]:
-    """Judge a run's claims from its arrays, whatever version of the code made them, and write the verdicts."""
+    """Judge the claims of a run from its arrays, made by any version of the code, and write the verdicts."""
     config = study.configuration(cast(Scale, run.scale))
     with run.alone():
         run.write_config(config)
@@ -51,13 +51,13 @@ def rejudge(study: Study, run: Run) -> list[Finding]:
 
 
 def verdicts(study: Study, run: Run) -> list[Finding]:
-    """The verdict on every claim, by the rule that it has now, from the arrays there are, whatever code made them."""
+    """The verdict on every claim by its current rule, from arrays made by any version of the code."""
     keys = any_code(study, study.configuration(cast(Scale, run.scale)))
     return [finding for entry in study.entries for finding in _judge_entry(study, entry, run, keys)]
 
 
 def settle(study: Study, run: Run, keys: Mapping[str, Key]) -> list[Finding]:
-    """Judge every entry whose parts are whole, then write the claims and, last, the manifest."""
+    """Judge every entry whose parts are valid, then write the claims and, last, the manifest."""
     findings = [finding for entry in study.entries for finding in _judge_entry(study, entry, run, keys)]
     missing = [entry.id for entry in study.entries if any(counted(run, name, keys) is None for name in entry.parts)]
     run.write_claims(findings)
@@ -66,7 +66,7 @@ def settle(study: Study, run: Run, keys: Mapping[str, Key]) -> list[Finding]:
 
 
 def _judge_entry(study: Study, entry: Entry, run: Run, keys: Mapping[str, Key]) -> list[Finding]:
-    """The verdicts of an entry, or why there are none if a part of it is not whole."""
+    """The verdicts of an entry; if a part of it is missing or not valid, findings that say why."""
     claims, scale = study.claims_of(entry), cast(Scale, run.scale)
     records = {name: counted(run, name, keys) for name in entry.parts}
     left = [name for name, record in records.items() if record is None]

@@ -1,4 +1,4 @@
-"""One line for each claim, over all runs: its verdict at the largest scale that tested it, or why there is none."""
+"""Every claim over all runs: its verdict at the largest scale that tested it, or why there is none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEGIN, END = "<!-- ledger: torchtangent claims --markdown --into README.md -->",
 
 @dataclass(frozen=True)
 class Standing:
-    """What is known of a claim.
+    """What is known about a claim.
 
     Attributes:
         claim: The claim.
@@ -35,7 +35,7 @@ class Standing:
 
     @property
     def verdict(self) -> Verdict:
-        """That at the largest scale which tested it."""
+        """The verdict at the largest scale that tested the claim."""
         return next((finding.verdict for finding in self.tested.values()), UNTESTED)
 
     @property
@@ -51,7 +51,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Line:
-    """A study in the ledger, or all of them: how many of its claims have which verdict."""
+    """A line of the ledger, for one study or all: the number of claims with each verdict."""
 
     name: str
     standings: Sequence[Standing]
@@ -62,17 +62,17 @@ class Line:
 
     @property
     def at_paper_scale(self) -> int:
-        """How many claims the paper scale tested."""
+        """How many claims were tested at paper scale."""
         return sum("paper" in standing.tested for standing in self.standings)
 
     @property
     def reasons(self) -> str:
-        """Why claims were not tested, each reason with its number, the most frequent first."""
+        """Why claims were not tested: each reason with its count, the most frequent first."""
         return count_reasons(standing.reason for standing in self.standings)
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The line of the table with `COLUMNS`."""
+        """The cells of the line, for the columns `COLUMNS`."""
         numbers = (
             len(self.standings),
             self.number("held"),
@@ -84,7 +84,7 @@ class Line:
 
 
 def count_reasons(reasons: Iterable[str]) -> str:
-    """Each reason with its number, the most frequent first; empty ones do not count.
+    """Each reason with its count, the most frequent first; empty ones are ignored.
 
     >>> count_reasons(["", "the part a failed", "not run", "not run"])
     'not run: 2, the part a failed: 1'
@@ -94,7 +94,7 @@ def count_reasons(reasons: Iterable[str]) -> str:
 
 
 def stand(study: Study, findings: Iterable[Finding]) -> list[Standing]:
-    """Every claim of a study with what its runs found; of two at one scale the first that tested a claim counts."""
+    """Every claim of a study with the findings of its runs; of two at one scale, the first that tested it counts."""
     found: dict[tuple[str, str], dict[str, Finding]] = {}
     for finding in findings:
         mine = found.setdefault((finding.id, finding.name), {})
@@ -108,7 +108,7 @@ def stand(study: Study, findings: Iterable[Finding]) -> list[Standing]:
 
 
 def summarize(ledger: Mapping[str, Sequence[Standing]]) -> list[Line]:
-    """A line for each study, and one for all of them where there are several."""
+    """A line for each study, and one for all of them if there are several."""
     lines = [Line(name, standings) for name, standings in ledger.items()]
     if len(lines) > 1:
         lines.append(Line("all", [standing for line in lines for standing in line.standings]))
@@ -116,16 +116,16 @@ def summarize(ledger: Mapping[str, Sequence[Standing]]) -> list[Line]:
 
 
 def markdown(lines: Sequence[Line]) -> str:
-    """The table as Markdown, between the marks that `put` looks for."""
+    """The table as Markdown, between the markers that `put` looks for."""
     rows = [COLUMNS, ("---", *(5 * ["---:"]), "---"), *(line.cells for line in lines)]
     return "\n".join([BEGIN, *(f"| {' | '.join(row)} |" for row in rows), END])
 
 
 def put(table: str, text: str) -> str:
-    """A text with the table in the place of the one that is there.
+    """The text with its table replaced by this one.
 
     Raises:
-        ValueError: There are no marks.
+        ValueError: If the text has no markers for a table.
     """
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)

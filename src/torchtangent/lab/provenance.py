@@ -1,4 +1,4 @@
-"""Where numbers come from: the code, the versions, the machine. No names of people, hosts or folders."""
+"""The origin of results: code, versions, machine; but no names of people, hosts or folders."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def digest(data: Any) -> str:
 
 
 _LAB = "torchtangent.lab"
-_MACHINERY = {f"{_LAB}.{name}" for name in ("claims", "rules", "runner", "study", "style")}
-"""What a recipe imports of the lab that does not compute its arrays."""
+_MACHINERY = {f"{_LAB}.{name}" for name in ("claims", "context", "rules", "runner", "study", "style")}
+"""Modules of the lab that recipes import, but that do not compute arrays."""
 
 
 def sources(run: Callable[..., Any]) -> dict[str, str]:
-    """The code of a part: the module it stands in, and what this one uses of the same study and of the lab.
+    """The source code of a part: its module, and all modules of the same study and of the lab that this one uses.
 
-    Of a `functools.partial` the arguments belong to it, too.
+    For a `functools.partial`, the arguments are part of it, too.
     """
     found: dict[str, ModuleType] = {}
     functions, left, given = [run], list[ModuleType](), list[str]()
@@ -67,7 +67,7 @@ def _source(module: ModuleType) -> str:
 
 
 def _imported(module: ModuleType) -> Iterator[ModuleType]:
-    """The modules that a module's import statements name."""
+    """The modules named in the import statements of a module."""
     for name in _names(_source(module), module.__package__ or ""):
         if found := sys.modules.get(name) or _unread(name, module):
             yield found
@@ -75,7 +75,7 @@ def _imported(module: ModuleType) -> Iterator[ModuleType]:
 
 @cache
 def _names(source: str, package: str) -> list[str]:
-    """What import statements name: modules, or something in them."""
+    """The names in import statements: those of modules, or of something in them."""
     names: dict[str, None] = {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -87,7 +87,7 @@ def _names(source: str, package: str) -> list[str]:
 
 
 def _unread(name: str, user: ModuleType) -> ModuleType | None:
-    """A module of the same package or folder that was not imported yet, and is not now: its code can be read."""
+    """A module of the same package or folder that has not been imported: it is not run, but its code can be read."""
     if name.split(".")[0] != user.__name__.split(".")[0] and (user.__package__ or "." in name):
         return None
     spec = _spec(name)
@@ -95,7 +95,7 @@ def _unread(name: str, user: ModuleType) -> ModuleType | None:
 
 
 def _spec(name: str) -> ModuleSpec | None:
-    """Where a module is, found without importing the packages around it."""
+    """The spec of a module, found without importing its parent packages."""
     if name in sys.modules:
         return sys.modules[name].__spec__
     package = name.rpartition(".")[0]
@@ -107,7 +107,7 @@ def _spec(name: str) -> ModuleSpec | None:
 
 
 def _study_of(module: ModuleType) -> str:
-    """The package of a study that a module belongs to, or else its own package or folder; of this library: the lab."""
+    """The package of the study that a module belongs to, or else its own package or folder; for our own, the lab."""
     inside, _, rest = module.__name__.partition(".recipes.")
     if rest:
         return f"{inside}.recipes.{rest.split('.')[0]}"
@@ -126,9 +126,9 @@ def checksum(path: Path) -> str:
 
 @cache
 def commit() -> str | None:
-    """The commit of the checkout this code runs from, `+` if files differ from it.
+    """The commit of the checkout that this code runs from, with `+` if files differ from it.
 
-    Outside of one, what the environment variable `TORCHTANGENT_COMMIT` says, for machines that get a copy; or None.
+    Outside a checkout, the value of the environment variable `TORCHTANGENT_COMMIT`, or None.
     """
 
     def git(*arguments: str) -> str | None:
@@ -149,7 +149,7 @@ def commit() -> str | None:
 
 @cache
 def processor() -> str:
-    """The processor's name as the system gives it."""
+    """The name of the processor, according to the system."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -159,7 +159,7 @@ def processor() -> str:
 
 
 def describe(device: torch.device, jobs: int = 1) -> dict[str, Any]:
-    """Versions, device and time, for the record beside an array; `jobs` parts at most shared the device."""
+    """Versions, device and time, for the record of a part; up to `jobs` parts shared the device."""
     accelerator = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
     return {
         "commit": commit(),

@@ -1,16 +1,16 @@
-"""A run's folder: what one study gave at one scale.
+"""The folder of a run: the results of one study at one scale.
 
     runs/<study>/<scale>/
         config.json           the full configuration
         parts/<part>.npz      the arrays of a part (no pickle)
         parts/<part>.json     written after them: digest, checksum, seconds, provenance
-        claims.json           the verdicts, a list of objects, for other programs: ours judge the arrays
-        manifest.json         written last: what is whole; gone as soon as an array changes
+        claims.json           the verdicts, a list of objects, for other programs (ours judge the arrays anew)
+        manifest.json         written last: what is complete; removed as soon as an array changes
         failed/<part>.txt     the traceback of a part that failed
 
-Every file is written aside and renamed, so that what is there is whole; a part counts only when its
-`.json` is there, belongs to the present configuration and names the checksum of the `.npz`. One process
-at a time writes to the folder.
+Every file is written under another name and then renamed, so that files are never partial. A part counts
+only if its `.json` is there, belongs to the current configuration and has the checksum of the `.npz`. Only
+one process at a time writes to the folder.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ SCHEMA = "torchtangent-run-1"
 
 
 class Busy(RuntimeError):
-    """Another process writes to the same folder."""
+    """Another process is writing to the same folder."""
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file aside, then rename it: readers see the old one or the whole new one."""
+    """Write a file under another name, then rename it: readers see either the old or the complete new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -82,16 +82,16 @@ class Record:
     config: Mapping[str, Any]
     provenance: Mapping[str, Any]
     data: Mapping[str, str]
-    needs: Mapping[str, str] = field(default_factory=dict)  # the checksums of what it was computed from; old ones: none
+    needs: Mapping[str, str] = field(default_factory=dict)  # checksums of the parts it was computed from
 
 
 def elapsed(records: Iterable[Record]) -> float:
-    """The seconds that parts took together: time in which some ran side by side counts once."""
+    """The seconds that parts took together, where time in which several ran side by side counts once."""
     total, until = 0.0, 0.0
     spans = []
     for record in records:
         when = record.provenance["finished"].replace(" UTC", "+00:00")
-        if "shared by" in record.provenance["device"] and when.count(":") == 3:  # old records know the minute only
+        if "shared by" in record.provenance["device"] and when.count(":") == 3:  # old records have only the minute
             end = datetime.fromisoformat(when).timestamp()
             spans.append((end - record.seconds, end))
         else:
@@ -132,10 +132,10 @@ class Run:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Within, no other process works here, where the system has locks.
+        """A context in which no other process works in this folder, if the system has file locks.
 
         Raises:
-            Busy: One does.
+            Busy: If another process does.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         if fcntl is None:
@@ -154,10 +154,10 @@ class Run:
             os.close(handle)
 
     def record(self, part: str, digest: str | None = None, code: str | None = None) -> Record | None:
-        """The record of a part if it is whole, and made by this configuration and code where they are given.
+        """The record of a part if it is valid, and made by this configuration and code if they are given.
 
-        It is whole if its arrays are those that it names, and those it was computed from, and all before them, are
-        still recorded and have not changed since.
+        It is valid if its arrays have the recorded checksum, and if all parts that it was computed from, directly or
+        indirectly, are still the same.
         """
         record, npz = self.said(part), self._npz(part)
         if record is None or digest not in (None, record.digest) or code not in (None, record.code):
@@ -167,21 +167,21 @@ class Run:
         return record if self._is_current(record) else None
 
     def _is_current(self, record: Record) -> bool:
-        """Whether the records of all that a part was computed from, directly or not, are those of then."""
+        """Whether all parts that this one was computed from, directly or indirectly, are still the same."""
         return all(
             (now := self.said(name)) is not None and now.sha256 == sha256 and self._is_current(now)
             for name, sha256 in record.needs.items()
         )
 
     def said(self, part: str) -> Record | None:
-        """What stands in a part's file, whether its arrays are whole or not; None if that is no record."""
+        """The record of a part, whether it is valid or not; None if there is none."""
         try:
             return Record(part=part, **read_json(self._json(part)))
         except TypeError:
             return None
 
     def save(self, part: str, arrays: Mapping[str, Any], **record: Any) -> Record:
-        """Keep a finished part: first its arrays, then the record that makes them count."""
+        """Save a finished part: first its arrays, then the record that makes them count."""
         plain = {name: np.asarray(array) for name, array in arrays.items()}
         objects = [name for name, array in plain.items() if array.dtype == object]
         if objects:
@@ -198,15 +198,15 @@ class Run:
         return Record(part=part, **fields)
 
     def failed(self, part: str) -> Path:
-        """Where the traceback is of a part that failed."""
+        """The file with the traceback of a part, if it failed."""
         return self.folder / "failed" / f"{part}.txt"
 
     def write_failure(self, part: str, text: str) -> None:
-        """Keep why a part failed."""
+        """Write down why a part failed."""
         replace_file(self.failed(part), lambda file: file.write(text.encode()))
 
     def load(self, parts: Sequence[str], *, writable: bool = False) -> Arrays:
-        """The arrays of finished parts; unless said otherwise nobody can write to them, since many look at them."""
+        """The arrays of finished parts; read-only by default, as several readers share them."""
         loaded = {}
         for part in parts:
             with np.load(self._npz(part), allow_pickle=False) as file:
@@ -216,20 +216,20 @@ class Run:
         return Arrays(loaded)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Keep the full configuration."""
+        """Write the full configuration."""
         write_json(self.folder / "config.json", config)
 
     def write_claims(self, findings: Sequence[Finding]) -> None:
-        """Keep the verdicts; those at paper scale also beside the study's scales, where a reader looks first."""
+        """Write the verdicts; those at paper scale also to the study's folder, where a reader looks first."""
         folders = [self.folder, *([self.folder.parent] if self.scale == "paper" else [])]
         for folder in folders:
             write_json(folder / "claims.json", [finding.as_json() for finding in findings])
 
     def read_claims(self) -> list[Finding]:
-        """The verdicts when the run was last judged; an empty list if it never was.
+        """The verdicts from when the run was last judged; an empty list if it never was.
 
         Raises:
-            ValueError: The file is damaged.
+            ValueError: If the file is damaged.
         """
         path = self.folder / "claims.json"
         if not path.exists():
@@ -240,7 +240,7 @@ class Run:
             raise ValueError(f"{path} is damaged: write it again with `torchtangent judge {self.folder}`") from error
 
     def write_manifest(self, entries: Sequence[str], missing: Sequence[str]) -> None:
-        """Say what is whole; the last file of a run to be written."""
+        """Write down what is complete; this is the last file of a run to be written."""
         parts = sorted(path.stem for path in (self.folder / "parts").glob("*.json"))
         records = {part: record.sha256 for part in parts if (record := self.record(part))}
         manifest = {
@@ -256,10 +256,10 @@ class Run:
 
 
 def find_runs(root: Path) -> Iterator[Run]:
-    """Every run below a folder, also where links lead, the largest scale of a study first."""
+    """Every run below a folder, following links, sorted by study, with the largest scale first."""
     folders, seen = list[Path](), set[str]()
     left = [os.path.abspath(root)]
-    for top in left:  # which grows: links are followed after all else, to where nobody has been yet
+    for top in left:  # which grows: links are followed last, and only to folders not seen yet
         for path, below, files in os.walk(top):
             if os.path.realpath(path) in seen:
                 below.clear()

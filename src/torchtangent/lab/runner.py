@@ -1,117 +1,56 @@
-"""Run a study part by part: what is already there is kept, what is missing is computed."""
+"""Run a study part by part: up-to-date results are kept, missing ones are computed."""
 
 from __future__ import annotations
 
 import os
-import time
-import traceback
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from copy import deepcopy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
-from threadpoolctl import threadpool_limits
 
 from torchtangent.kernel.budget import FRACTION
 from torchtangent.lab import data as datasets
 from torchtangent.lab.claims import Finding
-from torchtangent.lab.judging import Key, any_code, counted, part_keys, settle
-from torchtangent.lab.provenance import checksum, describe
+from torchtangent.lab.context import Context, compute, only_by_hand
+from torchtangent.lab.judging import any_code, counted, part_keys, settle
+from torchtangent.lab.provenance import checksum
 from torchtangent.lab.results import Record, Run
-from torchtangent.lab.study import Arrays, Entry, Part, Scale, Study
-from torchtangent.lab.workers import Apart, Here, Report, silent
-
-T = TypeVar("T")
+from torchtangent.lab.study import Entry, Part, Scale, Study
+from torchtangent.lab.workers import Apart, Here, Report
 
 
 class NeedFailed(RuntimeError):
-    """A part was not begun, because one that it needs failed."""
+    """A part was not started because one that it needs failed."""
 
 
 class NeedPassedOver(RuntimeError):
-    """A part was not begun, because one that it needs was passed over."""
+    """A part was not started because one that it needs was passed over."""
 
 
 class Listener:
-    """Told what happens during a run. This one stays silent; the command line draws progress bars."""
+    """Is told what happens during a run. This one does nothing; that of the command line draws progress bars."""
 
     def started(self, part: Part) -> None:
-        """A part begins."""
+        """A part starts."""
 
     def stepped(self, part: Part, done: int, total: int | None) -> None:
-        """A part has come so far."""
+        """A part has made progress."""
 
     def finished(self, part: Part, record: Record, *, kept: bool) -> None:
-        """A part is there, computed now or kept from an earlier run."""
+        """The arrays of a part are there: computed now, or kept from an earlier run."""
 
     def failed(self, part: Part, error: Exception) -> None:
-        """A part raised."""
+        """A part failed."""
 
     def passed_over(self, part: Part, error: Exception) -> None:
-        """A part was not run, because data are absent that only their owners give, to it or to one that it needs."""
-
-
-@dataclass
-class Context:
-    """What a part is given: its configuration, a device, data, the arrays of the parts it needs."""
-
-    part: Part
-    config: Mapping[str, Any]
-    device: torch.device
-    run: Run
-    data_root: Path | None
-    report: Report = silent
-    checksums: dict[str, str] = field(default_factory=dict)
-
-    def arrays(self, part: str) -> Arrays:
-        """The arrays of a part this one needs."""
-        if part not in self.part.needs:
-            raise ValueError(f"part {self.part.name!r} reads {part!r} but does not list it in `needs`")
-        return self.run.load([part], writable=True)
-
-    def data(self, name: str) -> datasets.Dataset:
-        """A data set; its checksums go into the record."""
-        try:
-            dataset = datasets.load(name, self.data_root)
-        except datasets.DataError as error:
-            raise datasets.DataError(f"{error}\n{_files(name)}") from error
-        self.checksums.update(dataset.checksums)
-        return dataset
-
-    def track(self, items: Iterable[T], total: int | None = None) -> Iterator[T]:
-        """Iterate, and let the progress bar follow."""
-        if total is None and isinstance(items, Sequence):
-            total = len(items)
-        self.report(0, total)
-        for done, item in enumerate(items, start=1):
-            yield item
-            self.report(done, total)
-
-    def stepped(self, done: int, total: int) -> None:
-        """Let the progress bar follow where there is nothing to iterate over."""
-        self.report(done, total)
-
-    def scratch(self) -> Path:
-        """A folder of its own for what is too large to keep."""
-        return self.run.scratch(self.part.name)
-
-
-def _files(name: str) -> str:
-    """All files of a data set, so that who lacks one need not find out one by one."""
-    files = datasets.CIFAR10 if name == "cifar10" else datasets.IDX[name].values()
-    paths = ", ".join(file.path + (".gz" if file.packed else "") for file in files)
-    fetch = "python -c \"from torchtangent.lab.data import download; download('DIR')\""
-    return f"All files of {name}, in the data folder: {paths}. To fetch them: {fetch}"
+        """A part was not run because it, or a part that it needs, lacks data that have to be requested."""
 
 
 @dataclass
 class Outcome:
-    """What a call of `reproduce` did; `findings` are of the whole study, `entries` those it was asked for."""
+    """What a call of `reproduce` did. `entries` are those that were asked for, `findings` those of the whole study."""
 
     run: Run
     entries: Sequence[Entry] = ()
@@ -123,7 +62,7 @@ class Outcome:
 
     @property
     def asked(self) -> list[Finding]:
-        """The findings of the entries it was asked for."""
+        """The findings of the entries that were asked for."""
         ids = {entry.id for entry in self.entries}
         return [finding for finding in self.findings if finding.id in ids]
 
@@ -146,25 +85,25 @@ def reproduce(
 
     Args:
         study: What to run.
-        scale: `smoke`, `paper` (or `test`).
+        scale: `smoke` or `paper` (or `test`).
         out: The folder that holds all runs.
-        only: Identifiers of entries; all of them if empty.
-        long: Also the entries that do not fit into the quick report. Those named in `only` always run.
-        fresh: Compute again what is already there.
-        reuse: Keep what an earlier version of the recipe's code made, if the configuration is the same.
-        jobs: Parts that run side by side, each in a process of its own; a script that asks for several does so below
-            `if __name__ == "__main__":`, since those processes import it.
-        device: Where torch computes.
+        only: The identifiers of entries; all entries if empty.
+        long: Whether to run also the entries that do not fit into the quick report. Those named in `only` always run.
+        fresh: Whether to recompute what is already there.
+        reuse: Whether to keep results of an earlier version of the recipe's code, if the configuration is the same.
+        jobs: The number of parts that run at the same time, each in its own process. A script that asks for more than
+            one must do so below `if __name__ == "__main__":`, as those processes import it.
+        device: The device that torch computes on.
         data_root: The folder with data sets.
-        listener: Told about progress.
+        listener: Is told about progress.
 
     Returns:
-        What was computed, what was kept, what failed, what was passed over because its data are got by hand, and the
-        verdicts. A part that fails or is passed over does not stop the others: those that need it go the same way.
-        Arrays that are there stay until new ones take their place.
+        What was computed, kept, failed, or passed over because its data have to be requested; and the verdicts. A part
+        that fails or is passed over does not stop the others, except for those that need it. Existing arrays stay until
+        new ones replace them.
 
     Raises:
-        Busy: Another process works in the run's folder.
+        Busy: If another process works in the run's folder.
     """
     if jobs < 1:
         raise ValueError(f"jobs={jobs}: at least one part has to run at a time.")
@@ -186,7 +125,7 @@ def reproduce(
 
     def work(part: Part) -> partial[Record]:
         context = Context(part, config[part.name], torch.device(device), run, data_root)
-        return partial(_compute, context, keys[part.name], scale, jobs)
+        return partial(compute, context, keys[part.name], scale, jobs)
 
     memory = FRACTION.get(torch.device(device).type, 0.5)
     parts = study.closure([name for entry in entries for name in entry.parts])
@@ -205,7 +144,7 @@ def _run(
     listener: Listener,
     workers: Here | Apart,
 ) -> None:
-    """Keep or run parts, as soon as what they need is there and a worker is free; one that fails costs only its own."""
+    """Keep or run every part as soon as what it needs is there and a worker is free."""
     left, running = list(parts), dict[str, Part]()
     try:
         while left or running:
@@ -232,7 +171,7 @@ def _run(
 
 
 def _blocked(part: Part, outcome: Outcome) -> Exception | None:
-    """Why a part cannot begin: what it needs failed or was passed over, and old arrays of that would not do."""
+    """Why a part cannot start: a part that it needs failed or was passed over. Old arrays of that do not count."""
     if failed := [name for name in part.needs if name in outcome.failed]:
         return NeedFailed(f"needs {', '.join(failed)}, which failed")
     if passed_over := [name for name in part.needs if name in outcome.passed_over]:
@@ -241,89 +180,26 @@ def _blocked(part: Part, outcome: Outcome) -> Exception | None:
 
 
 def _note(part: Part, result: Record | Exception, outcome: Outcome, listener: Listener) -> None:
-    """Note what came of a part."""
+    """Note the result of a part in the outcome, and tell the listener."""
     if isinstance(result, Record):
         outcome.computed.append(part.name)
         listener.finished(part, result, kept=False)
         return
-    if isinstance(result, NeedPassedOver) or _only_by_hand(part, result):
+    if isinstance(result, NeedPassedOver) or only_by_hand(part, result):
         outcome.passed_over[part.name] = result
         listener.passed_over(part, result)
         return
-    if not isinstance(result, NeedFailed) and not outcome.run.failed(part.name).exists():  # such as one that was killed
+    if not isinstance(result, NeedFailed) and not outcome.run.failed(part.name).exists():  # as if killed
         outcome.run.write_failure(part.name, f"{type(result).__name__}: {result}")
     outcome.failed[part.name] = result
     listener.failed(part, result)
 
 
-def _only_by_hand(part: Part, error: Exception) -> bool:
-    """Whether a part failed for want of data that only their owners give."""
-    return bool(part.by_hand) and isinstance(error, datasets.DataError)
-
-
-@contextmanager
-def _threads(scale: Scale) -> Iterator[None]:
-    """One thread below paper scale: for small arrays more are slower, and much slower on a busy machine."""
-    if scale == "paper":
-        yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _same_data(record: Record, root: Path | None) -> bool:
-    """Whether files that no published checksum vouches for are still what they were; those not here are taken so."""
+    """Whether data files without a published checksum are unchanged; files that are not here count as unchanged."""
     folder = root or Path(os.environ.get(datasets.ENVIRONMENT, ""))
     return all(
         checksum(folder / name) in said
         for name, said in record.data.items()
         if said.startswith("sha256") and (folder / name).is_file()
     )
-
-
-def _compute(context: Context, key: Key, scale: Scale, jobs: int, report: Report) -> Record:
-    """Run one part and keep its arrays."""
-    part, run, context.report = context.part, context.run, report
-    config, context.config = context.config, deepcopy(context.config)  # a part may write to its own
-    needs = {name: record.sha256 for name in part.needs if (record := run.said(name))}
-    run.failed(part.name).unlink(missing_ok=True)
-    start = time.perf_counter()
-    with _threads(scale):
-        arrays = _arrays(context)
-        seconds = round(time.perf_counter() - start, 3)
-        provenance = describe(context.device, jobs)
-    return run.save(
-        part.name,
-        arrays,
-        digest=key.digest,
-        code=key.code,
-        seconds=seconds,
-        config=dict(config),
-        provenance=provenance,
-        data=context.checksums,
-        needs=needs,
-    )
-
-
-def _arrays(context: Context) -> Mapping[str, Any]:
-    """What a part computes; if it fails, its traceback is kept."""
-    try:
-        with warnings.catch_warnings():
-            # Studies look at networks before they are trained; whoever does so by hand should think about it.
-            warnings.filterwarnings("ignore", message="BatchNorm saw no batch yet")
-            arrays = context.part.run(context)
-        if not isinstance(arrays, Mapping):
-            raise TypeError(f"a part returns a dict of arrays, this one a {type(arrays).__name__}")
-    except SystemExit as error:  # else it would end the command, as if all had gone well
-        context.run.write_failure(context.part.name, traceback.format_exc())
-        raise RuntimeError(f"the part ended its process (exit code {error.code})") from error
-    except Exception as error:
-        if not _only_by_hand(context.part, error):
-            context.run.write_failure(context.part.name, traceback.format_exc())
-        raise
-    return arrays

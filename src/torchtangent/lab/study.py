@@ -1,4 +1,4 @@
-"""What a study is made of: parts that compute arrays, entries that look at them."""
+"""What a study consists of: parts that compute arrays, and entries that show them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
     from torchtangent.lab.claims import Claim
-    from torchtangent.lab.runner import Context
+    from torchtangent.lab.context import Context
 
 Scale = Literal["smoke", "paper", "test"]
 SCALES: tuple[Scale, ...] = ("smoke", "paper")
-"""What a user chooses from. A third one, `test`, is the least that exercises the code."""
+"""The scales for users. A third one, `test`, is the smallest that exercises the code."""
 
 
 def picker(scale: Scale) -> Callable[[Any, Any, Any], Any]:
-    """Picks, of the values for smoke, paper and test, that of a scale.
+    """A function that picks, from the values for smoke, paper and test, the one for this scale.
 
     >>> picker("paper")(1, 2, 3)
     2
@@ -65,14 +65,14 @@ class Arrays(Mapping[str, np.ndarray]):
 
 @dataclass(frozen=True)
 class Part:
-    """One resumable computation: a configuration in, a dict of arrays out.
+    """One resumable computation, from a configuration to a dict of arrays.
 
     Attributes:
-        name: Names its file in the run's folder and its section of the configuration.
+        name: The name of its file in the run's folder, and of its section of the configuration.
         run: The computation.
-        needs: Parts that must be there before; their arrays are `context.arrays(name)`.
-        long: Too long for the quick report; runs only when asked for (`--long`).
-        by_hand: The data set, if its owners give it only to those who ask: without its files the part is passed over.
+        needs: Parts that must be complete before; `context.arrays(name)` has their arrays.
+        long: Whether it is too long for the quick report, and runs only when asked for (`--long`).
+        by_hand: The name of its data set, if that has to be requested: without its files the part is passed over.
     """
 
     name: str
@@ -84,11 +84,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot, drawn from arrays alone; narrow enough to be read on a telephone.
+    """One plot, drawn from arrays alone, narrow enough for the screen of a phone.
 
     Attributes:
-        draw: From the entry's arrays to a matplotlib figure.
-        alt: What the plot shows, in words, for a reader who cannot see it.
+        draw: A function from the entry's arrays to a matplotlib figure.
+        alt: A description of the plot, for readers who cannot see it.
     """
 
     draw: Callable[[Arrays], Canvas]
@@ -97,12 +97,12 @@ class Panel:
 
 @dataclass(frozen=True)
 class Table:
-    """A table, made from arrays alone, also where only some of an entry's parts are there.
+    """A table, made from arrays alone, also if only some parts of the entry are there.
 
     Attributes:
         title: What it shows.
-        columns: Their headings; the first is that of the rows' own names.
-        rows: From arrays to rows: a name, then numbers or text, None where there is nothing to show.
+        columns: The headings of the columns; the first is that of the names of rows.
+        rows: A function from arrays to rows: a name, then numbers or text, or None if there is nothing to show.
 
     >>> table = Table("Loss", ("network", "paper", "ours"), lambda arrays: [("MLP", "0.1", arrays.get("p/loss"))])
     >>> table.cells(Arrays({"p": {"loss": np.array(0.125)}})), table.cells(Arrays({}))
@@ -114,7 +114,7 @@ class Table:
     rows: Callable[[Arrays], Iterable[Sequence[Any]]]
 
     def cells(self, arrays: Arrays) -> list[list[str]]:
-        """What stands in the table."""
+        """The cells of the table as text, row by row."""
         found = [[_cell(value) for value in row] for row in self.rows(arrays)]
         for row in found:
             if len(row) != len(self.columns):
@@ -133,10 +133,10 @@ class Entry:
         title: A few words.
         paper: What the paper says.
         setup: What is run here; `{part[key]}` is filled in from the configuration.
-        parts: The parts whose arrays it looks at.
+        parts: The parts whose arrays it uses.
         panels: Its plots.
-        caption: What to see in them.
-        notes: Readings and conventions that matter for the verdict.
+        caption: What to see in the plots.
+        notes: Interpretations and conventions that matter for the verdict.
         tables: Its tables.
     """
 
@@ -163,7 +163,7 @@ class Aim:
     Attributes:
         scale: The scale it is for.
         minutes: The aim.
-        what: Whose time it is, in words.
+        what: What takes this time, in words.
         parts: The parts that count.
     """
 
@@ -187,7 +187,7 @@ class Study:
     aims: Sequence[Aim] = ()
 
     def __post_init__(self) -> None:
-        """Names that do not fit would be found late, or never."""
+        """Refuse names that do not fit together, which would be noticed late or never."""
         parts, ids = [part.name for part in self.parts], [entry.id for entry in self.entries]
         wrong = [f"part {name!r} is there twice" for name in parts if parts.count(name) > 1]
         wrong += [f"entry {name!r} is there twice" for name in ids if ids.count(name) > 1]
@@ -217,7 +217,7 @@ class Study:
         return next(part for part in self.parts if part.name == name)
 
     def closure(self, names: Sequence[str]) -> list[Part]:
-        """These parts and all they need, in the order in which they can run."""
+        """These parts and all that they need, directly or indirectly, in an order in which they can run."""
         wanted = set(names)
         for part in reversed(self.parts):
             if part.name in wanted:
@@ -233,10 +233,10 @@ class Study:
         return [claim for claim in self.claims if claim.id == entry.id]
 
     def find(self, wanted: str) -> Entry:
-        """The entry with this identifier; case, kind of dash and the paper's prefix may differ.
+        """The entry with this identifier; case, kind of dash and the prefix of the paper do not matter.
 
         Raises:
-            ValueError: There is no such entry; the message names those there are.
+            ValueError: If there is no such entry; the message names those that there are.
         """
         name = plain(wanted).lower()
         for entry in self.entries:
@@ -247,14 +247,14 @@ class Study:
 
 
 def _cell(value: Any) -> str:
-    """A value as a reader wants it; a dash for none."""
+    """A value as text; a dash for None."""
     if value is None:
         return "–"
     return value if isinstance(value, str) else number(float(value))
 
 
 def is_file_name(name: str) -> bool:
-    """Whether a name may stand in a folder, and leads nowhere else.
+    """Whether a name is that of a file, and not a path.
 
     >>> is_file_name("noise-a1"), is_file_name("../noise"), is_file_name("")
     (True, False, False)
@@ -263,7 +263,7 @@ def is_file_name(name: str) -> bool:
 
 
 def plain(text: str) -> str:
-    """Letters, digits, dots, and hyphens for all else, which a shell would take for something.
+    """The text with hyphens for everything but letters, digits and dots, so that shells take it literally.
 
     >>> plain("TG-ThmA.1–3"), plain("OJ-Data-D(u)")
     ('TG-ThmA.1-3', 'OJ-Data-D-u')

@@ -1,4 +1,4 @@
-"""An entry at one scale: drawn from its arrays, and how these were made."""
+"""An entry at one scale, drawn from its arrays, with how these were made."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ T = TypeVar("T")
 class View:
     """An entry at one scale: what was run, its plots and tables, and how to make them again.
 
-    `waiting` names the parts that are not there; then there are no plots, and tables show what there is. `broken` says
-    what could not be shown, because the code that draws or describes it raised. `earlier` names the parts that another
-    version of their code made, with the same configuration.
+    `waiting` names the missing parts, if any: there are no plots then, and tables are incomplete. `broken` names what
+    could not be shown because the code that draws or describes it failed. `earlier` names the parts that were made by
+    another version of their code, with the same configuration.
     """
 
     scale: str
@@ -48,17 +48,17 @@ class View:
 
 
 Wanted = tuple[Study, Entry, Run, Mapping[str, Key]]
-_ONE_BY_ONE = 8  # entries for which other processes are not worth starting
-_wanted: Sequence[Wanted] = ()  # in such a process: what to look at
+_ONE_BY_ONE = 8  # up to this many entries, processes are not worth starting
+_wanted: Sequence[Wanted] = ()  # in such a process: the entries to draw
 
 
 def views(wanted: Sequence[Wanted]) -> list[View | None]:
-    """Draw entries at some scale: on Linux in as many processes as there are cores, since plots take long."""
+    """Draw entries; on Linux in one process per core, since plots take long."""
     if sys.platform != "linux" or len(wanted) <= _ONE_BY_ONE:
         return [_view(*one) for one in wanted]
-    fork = multiprocessing.get_context("fork")  # what is wanted has functions in it, which cannot be sent
+    fork = multiprocessing.get_context("fork")  # studies have functions, which cannot be pickled
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: none of theirs is used here
+        warnings.simplefilter("ignore", DeprecationWarning)  # about forking with threads, which the children do not use
         with ProcessPoolExecutor(os.cpu_count(), fork, initializer=_begin, initargs=(wanted,)) as pool:
             return list(pool.map(_numbered, range(len(wanted))))
 
@@ -73,7 +73,7 @@ def _numbered(i: int) -> View | None:
 
 
 def _view(study: Study, entry: Entry, run: Run, keys: Mapping[str, Key]) -> View | None:
-    """Draw an entry from its arrays; None if there is nothing to show of it."""
+    """Draw an entry from its arrays; None if there is nothing to show."""
     config = study.configuration(cast(Scale, run.scale))
     records = {part: record for part in entry.parts if (record := run.record(part, keys[part].digest))}
     whole = len(records) == len(entry.parts)
@@ -86,7 +86,7 @@ def _view(study: Study, entry: Entry, run: Run, keys: Mapping[str, Key]) -> View
     def shown(what: str, make: Callable[[], T]) -> list[T]:
         try:
             return [make()]
-        except Exception as error:  # the page is none the worse for it
+        except Exception as error:  # the rest of the page is not affected
             broken.append(f"{what} ({type(error).__name__}: {error})")
             return []
 
@@ -122,7 +122,7 @@ def _view(study: Study, entry: Entry, run: Run, keys: Mapping[str, Key]) -> View
 
 
 def _command(study: Study, entry: Entry, scale: str, records: Iterable[Record]) -> str:
-    """What makes an entry's arrays again, where they were made and from the same data."""
+    """The command that makes the arrays of an entry again, on the same kind of device and from the same data."""
     device = " --device cuda" if any(record.provenance["device"].startswith("cuda") for record in records) else ""
     files = [name for record in records for name in record.data if not name.startswith("scikit-learn")]
     data = " --data DIR" if files else ""
@@ -130,14 +130,14 @@ def _command(study: Study, entry: Entry, scale: str, records: Iterable[Record]) 
 
 
 def _readable(key: str, value: Any) -> Any:
-    """A configuration's value inside a sentence; the order of indices says nothing, that of other lists may."""
+    """A value of the configuration for a sentence; indices are sorted, as their order has no meaning."""
     if isinstance(value, list):
         return ", ".join(map(str, sorted(value) if key == "indices" else value))
     return f"{value:,}" if isinstance(value, int) else value
 
 
 def distinct(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Every provenance field with the values it took over the parts."""
+    """Every field of the provenance with the different values that it has over the parts."""
     values: dict[str, dict[str, None]] = {}
     for record in records:
         for key, value in record.items():

@@ -1,4 +1,4 @@
-"""Work that is done here, one piece after another, or side by side in processes of its own."""
+"""Workers: in this process one task after another, or side by side in separate processes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _PAUSE = 0.2  # seconds between two reports of a process
 
 
 def silent(done: int, total: int | None) -> None:
-    """Says nothing of how far the work has come."""
+    """A report of progress that does nothing."""
 
 
 class Here:
-    """Does one piece of work at a time, in this process."""
+    """Runs one task at a time, in this process."""
 
     room = 1
 
@@ -36,7 +36,7 @@ class Here:
         self._done: list[tuple[str, Any]] = []
 
     def start(self, name: str, work: Work, report: Report) -> None:
-        """Do it; what came of it is what `ended` gives next."""
+        """Run a task; `ended` returns its result next."""
         try:
             self._done.append((name, work(report)))
         except Exception as error:
@@ -44,7 +44,7 @@ class Here:
             self._done.append((name, error))
 
     def ended(self) -> list[tuple[str, Any]]:
-        """What has ended since: name and result, or the exception that was raised."""
+        """The tasks that have ended since the last call: name, and result or exception."""
         done, self._done = self._done, []
         return done
 

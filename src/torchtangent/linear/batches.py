@@ -1,4 +1,4 @@
-"""Which samples a step of SGD takes, and its learning rate."""
+"""The samples of each step of SGD, and its learning rate."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch import Tensor
 
 Schedule = str | Callable[[int], float]
 Plan = Iterator[list[Int[Tensor, " _"]]]
-"""For each epoch the batches, on the CPU."""
+"""The batches of each epoch, on the CPU."""
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda done: 1.0,
     "linear": lambda done: 1 - done,
     "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
 }
-"""Factors on the learning rate, given the part of all steps that is done."""
+"""Factors on the learning rate, as functions of the fraction of steps done."""
 
 
 def check_schedule(schedule: Schedule) -> None:
-    """Refuse an unknown name."""
+    """Refuse the name of an unknown schedule."""
     if not callable(schedule) and schedule not in SCHEDULES:
         names = ", ".join(map(repr, SCHEDULES))
         raise ValueError(f"schedule={schedule!r} is not known. Choose one of {names}, or pass a function of the step.")
@@ -41,13 +41,13 @@ def rates(lr: float, schedule: Schedule, steps: int) -> list[float]:
 
 
 def check_count(value: Any, name: str) -> None:
-    """Refuse what is no whole number of at least 1."""
+    """Refuse anything but a whole number of at least 1."""
     if not isinstance(value, Integral) or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
 
 
 def shuffled(samples: int, epochs: int, batch_size: int, seed: int, drop_last: bool) -> tuple[int, Plan]:
-    """The number of steps, and their batches: all samples in an order that is drawn anew for each epoch."""
+    """The number of steps, and their batches: all samples, shuffled anew for each epoch."""
     check_count(batch_size, "batch_size")
     used = samples - samples % batch_size if drop_last else samples
     if used == 0:
@@ -62,7 +62,7 @@ def shuffled(samples: int, epochs: int, batch_size: int, seed: int, drop_last: b
 
 
 def divided(batches: Iterable[Tensor], epochs: int, samples: int) -> tuple[int, Plan]:
-    """The number of given batches, and the batches in so many parts."""
+    """The number of given batches, and the batches divided into epochs of equally many."""
     given = [torch.as_tensor(batch).cpu() for batch in batches]
     for t, batch in enumerate(given):
         if batch.dim() != 1 or len(batch) == 0 or batch.dtype != torch.long:

@@ -1,8 +1,8 @@
 """SGD of a linearized network in function space: the same trajectory, from its kernel alone.
 
-The gradients of f₀ + J(θ − θ₀) are combinations of the rows of J, so minibatch SGD never leaves θ = (1 + a)θ₀ + Jᵀc,
-and the outputs are f = f₀ + Kc + a·Jθ₀ with the tangent kernel K = JJᵀ. A step needs rows of K and no network, and any
-number of targets are trained at once, as columns of c.
+The gradients of f₀ + J(θ − θ₀) are combinations of the rows of J, so minibatch SGD always has θ = (1 + a)θ₀ + Jᵀc,
+and the outputs are f = f₀ + Kc + a·Jθ₀ with the tangent kernel K = JJᵀ. A step needs rows of K but not the network, and
+any number of targets can be trained at once, as columns of c.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ _Measured = tuple[Float[Tensor, " K"], Float[Tensor, " K"] | None]  # loss and a
 class SGD:
     """torch.optim.SGD (dampening 0) on a linearized network, for one target or many, in function space.
 
-    It takes the steps that SGD in parameter space takes with the same batches. An epoch costs 2N² multiplications for
-    each target, half of that without momentum (N counts samples times outputs).
+    Given the same batches, it takes the same steps as SGD in parameter space. An epoch costs 2N² multiplications per
+    target, half of that without momentum (here N counts samples times outputs).
 
     Args:
-        K: The tangent kernel of the training samples, (N, N) for one output or (N, N, C, C); a tensor, an array on
-            disk, an operator or features. A matrix with N·C rows will do for C outputs. The rows of an operator are
-            computed anew in every epoch: where there is room, make it a tensor.
-        y: For one output (N,), or (N, K) for K targets; for C outputs (N, C) or (N, C, K); classes are (N,) or (N, K).
-            Those of T positions, (N, T), would be T targets: of a network with outputs (N, T, C) take one position at a
-            time.
-        f0: The network's outputs at θ₀, (N,) or (N, C), or with a value for each target; without them they count as
-            zero, which is the unbiased form.
-        J0: Jθ₀, that is `tt.jacobian(model, x) @ θ₀`, shaped like f0. Weight decay needs it.
-        loss: "bce" (labels 0 and 1), "cross-entropy" (classes), "mse", or "hinge" (labels -1 and 1): torch's, with the
-            mean over samples and outputs.
-        lr: Learning rate.
+        K: The tangent kernel of the training samples, (N, N) for one output or (N, N, C, C) for C: a tensor, an array
+            on disk, an operator or features. For C outputs it may also be a matrix with N·C rows. The rows of an
+            operator are recomputed in every epoch: if there is memory for it, pass a tensor.
+        y: The targets. For one output (N,), or (N, K) for K targets; for C outputs (N, C) or (N, C, K); classes are
+            (N,) or (N, K). Classes (N, T) of T positions would be read as T targets: for a network with outputs
+            (N, T, C), take one position at a time.
+        f0: The network's outputs at θ₀, (N,) or (N, C), with a last axis (K,) if they differ between targets. Zero by
+            default: the linearization without its constant term.
+        J0: Jθ₀, that is `tt.jacobian(model, x) @ θ₀`, shaped like f0. Needed with weight decay.
+        loss: "bce" (labels 0 and 1), "cross-entropy" (classes), "mse", or "hinge" (labels -1 and 1), as in torch, with
+            the mean over samples and outputs.
+        lr: The learning rate.
         momentum: As in torch.optim.SGD.
-        nesterov: As there.
-        weight_decay: As there, of the parameters themselves and not of their distance from θ₀.
-        schedule: Of the learning rate: "linear" (to zero over the whole run), "cosine", "constant", or a function of
-            the step, counted from 0, that gives a factor on lr, as `torch.optim.lr_scheduler.LambdaLR` takes it.
-        device: Where to compute; by default where K is.
+        nesterov: As in torch.optim.SGD.
+        weight_decay: As in torch.optim.SGD: it pulls θ towards zero, not towards θ₀.
+        schedule: The schedule of the learning rate: "constant", "linear" (to zero over the whole run), "cosine", or a
+            function from the step, counted from 0, to a factor on lr, as in `torch.optim.lr_scheduler.LambdaLR`.
+        device: The device to compute on; by default that of K.
 
     >>> K = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
     >>> fit = SGD(K, torch.tensor([1.0, -1.0]), loss="mse", lr=0.1).run(epochs=50, batch_size=2)
@@ -133,21 +133,21 @@ class SGD:
         """Train from θ₀.
 
         Args:
-            epochs: Passes over the samples.
-            batch_size: Samples of a step.
-            K_test: The kernel of M test samples with the training samples, (M, N) or (M, N, C, C).
-            y_test: Their labels, in the form of y, for test curves.
-            f0_test: The network's outputs on them, if f0 was given.
-            J0_test: Jθ₀ on them, with weight decay.
-            seed: Of the order of the samples, drawn anew for each epoch; it is the same on every device.
-            drop_last: Leave out the last batch of an epoch where it is smaller.
-            batches: The samples of each step, instead of batch_size, seed and drop_last; `epochs` then says into how
-                many parts of as many steps they are divided.
-            progress: Show a line with rate and end time: True, False, on terminals only (default), or a function of
-                (epochs done, epochs in all).
+            epochs: The number of passes over the samples.
+            batch_size: The number of samples per step.
+            K_test: The kernel between M test samples and the training samples, (M, N) or (M, N, C, C).
+            y_test: The labels of the test samples, in the form of y, for test curves.
+            f0_test: The network's outputs on the test samples, if f0 was given.
+            J0_test: Jθ₀ on the test samples, if there is weight decay.
+            seed: The seed of the order of samples, which is drawn anew for each epoch and is the same on every device.
+            drop_last: Whether to leave out the last batch of an epoch if it is smaller than the others.
+            batches: The samples of each step, instead of batch_size, seed and drop_last. They are divided into
+                `epochs` parts with equally many steps.
+            progress: Whether to show a line with rate and end time: True, False, None (default: on terminals only), or
+                a function of (epochs done, epochs in total).
 
         Raises:
-            FloatingPointError: When a loss is not finite at the end of an epoch.
+            FloatingPointError: If a loss is not finite at the end of an epoch.
         """
         check_count(epochs, "epochs")
         test, labels = self._test(K_test, y_test, f0_test, J0_test)
@@ -156,7 +156,7 @@ class SGD:
         else:
             steps, plan = divided(batches, epochs, self._form.samples)
         lr = rates(self._lr, self._schedule, steps)
-        losses = 1 if self._loss.classes else self._form.outputs  # of a sample
+        losses = 1 if self._loss.classes else self._form.outputs  # terms of the loss per sample
         path = Path(self._K, self._rule, self._f0, self._J0, self._form.outputs, self._y.shape[-1])
         trained, tested, done = list[_Measured](), list[_Measured](), 0
         with Progress(epochs, progress, "training", "epochs") as bar:
@@ -190,12 +190,12 @@ class SGD:
         return self._loss.mean(f, y), self._loss.accuracy(f, y)
 
     def _curve(self, measured: Iterable[Float[Tensor, " K"] | None]) -> Float[Tensor, "epochs ..."] | None:
-        """What was measured after each epoch, if it was."""
+        """Measurements after each epoch as one tensor; None if there are none."""
         found = [values for values in measured if values is not None]
         return self._form.each(torch.stack(found)) if found else None
 
     def _test(self, K: Any, y: Any, f0: Any, J0: Any) -> tuple[Points | None, Shaped[Tensor, "M ..."] | None]:
-        """The test samples and their labels, if there are any."""
+        """The test samples and their labels; None for what was not given."""
         if K is None:
             if not (y is None and f0 is None and J0 is None):
                 raise ValueError("y_test, f0_test and J0_test belong to K_test, which is missing.")
@@ -212,7 +212,7 @@ class SGD:
         return points, labels
 
     def _check_finite(self, loss: Float[Tensor, " K"], epoch: int, step: int) -> None:
-        """Refuse to go on with losses that are not finite."""
+        """Stop if the losses of some targets are not finite."""
         bad = (~torch.isfinite(loss)).nonzero()[:, 0].tolist()
         if not bad:
             return
@@ -229,5 +229,5 @@ class SGD:
 
 
 def __dir__() -> list[str]:
-    """What there is to use: not what is imported here."""
+    """The public names, without what this module imports."""
     return __all__

@@ -1,4 +1,4 @@
-"""What comes out of training in function space: coefficients, curves, predictions, and the parameters themselves."""
+"""The result of training in function space: coefficients, curves, predictions, and the parameters themselves."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Fit:
     """A trained linearized network, θ = (1 + a)θ₀ + Jᵀc. Made by `SGD.run`.
 
     Attributes:
-        c: Its coefficients, in the form of the outputs: (N,) or (N, C), with a last axis for many targets.
-        a: What weight decay did to θ₀; 0 without it.
-        train_loss: On all training samples at the end of each epoch, (epochs,) or (epochs, K).
-        train_accuracy: Likewise; None for "mse", which is a regression.
-        test_loss: Likewise, if there were test samples with labels.
-        test_accuracy: Likewise.
-        test_outputs: Of the test samples in the end, if there were any, in the form of the targets.
-        terms: What outputs consist of; it and the following are for the methods.
-        quadratic: cᵀKc of each target.
-        cross: cᵀJθ₀.
+        c: The coefficients, shaped like the outputs: (N,) or (N, C), with a last axis if there are many targets.
+        a: The change of the factor on θ₀ by weight decay; 0 without it.
+        train_loss: The loss on all training samples at the end of each epoch, (epochs,) or (epochs, K).
+        train_accuracy: The accuracy on them; None for "mse", which is a regression.
+        test_loss: The loss on the test samples, if there were any with labels.
+        test_accuracy: The accuracy on them.
+        test_outputs: The final outputs on the test samples, if there were any, in the form of the targets.
+        terms: Which terms the outputs have; this and the following are for the methods.
+        quadratic: cᵀKc for each target.
+        cross: cᵀJθ₀ for each target.
     """
 
     c: Float[Tensor, "N ..."]
@@ -53,12 +53,12 @@ class Fit:
     def predict(
         self, K: Tensor | np.ndarray | Operator | Any, *, f0: Any = None, J0: Any = None
     ) -> Float[Tensor, "M ..."]:
-        """The outputs f₀ + Kc + a·Jθ₀ for other samples, in the form of the targets.
+        """The outputs f₀ + Kc + a·Jθ₀ on other samples, in the form of the targets.
 
         Args:
-            K: Their kernel with the training samples, (M, N) or (M, N, C, C).
-            f0: The network's outputs on them, if f0 was given in training.
-            J0: Jθ₀ on them, with weight decay.
+            K: The kernel between these samples and the training samples, (M, N) or (M, N, C, C).
+            f0: The network's outputs on these samples, if f0 was given in training.
+            J0: Jθ₀ on these samples, if there was weight decay.
         """
         points = self.terms.at(K, f0, J0, self.c, suffix="")
         return self.terms.form.restore(points.outputs(self._columns(), self.a))
@@ -67,7 +67,7 @@ class Fit:
         """‖θ − θ₀‖ for each target; its square is cᵀKc + 2a cᵀJθ₀ + a²‖θ₀‖².
 
         Args:
-            theta0_norm: ‖θ₀‖ over the parameters of the kernel, which is needed after weight decay.
+            theta0_norm: ‖θ₀‖ over the parameters of the kernel; needed after weight decay.
         """
         if self.a and theta0_norm is None:
             raise ValueError("After weight decay the distance depends on ‖θ₀‖: pass theta0_norm.")
@@ -78,12 +78,12 @@ class Fit:
     def to_parameters(
         self, jacobian: Jacobian, theta0: Vector | None = None, target: int | None = None
     ) -> dict[str, Tensor]:
-        """The parameters θ = (1 + a)θ₀ + Jᵀc by name, as `load_state_dict(…, strict=False)` takes them.
+        """The parameters θ = (1 + a)θ₀ + Jᵀc by name, ready for `load_state_dict(…, strict=False)`.
 
         Args:
-            jacobian: `tt.jacobian(model, x)` of the training samples, for the parameters of the kernel.
-            theta0: θ₀; by default the present parameters of that model.
-            target: Which one, if there are many.
+            jacobian: `tt.jacobian(model, x)` on the training samples, for the parameters of the kernel.
+            theta0: θ₀; by default the current parameters of that model.
+            target: The index of the target, if there are many.
         """
         form, outputs, target = self.terms.form, jacobian.shape[:-1], self._index(target)
         if math.prod(outputs) != form.rows:
@@ -106,7 +106,7 @@ class Fit:
         return f"Fit(c of shape {tuple(self.c.shape)}; after {epochs} epoch{'s' * (epochs > 1)} {ends}{mean})"
 
     def _index(self, target: int | None) -> int:
-        """Which column."""
+        """The column of a target."""
         targets = self.terms.form.targets
         if target is None and targets is not None:
             raise ValueError(f"There are {targets} targets. Say which one's parameters, for example target=0.")
@@ -115,7 +115,7 @@ class Fit:
         return target or 0
 
     def _check_change(self, change: Float[Tensor, " P"], target: int) -> None:
-        """‖θ − θ₀‖² is cᵀKc, or K was not the kernel of this Jacobian."""
+        """Refuse a Jacobian whose kernel is not K: ‖Jᵀc‖² has to be cᵀKc."""
         found, expected = float(change.double().square().sum()), float(self.quadratic[target])
         precision = max(torch.finfo(dtype).eps for dtype in (change.dtype, self.c.dtype))
         if not abs(found - expected) <= 10 * precision**0.5 * max(found, expected):

@@ -1,4 +1,4 @@
-"""A network as a constant: a copy whose weights are buffers, in whose places others can stand for a call."""
+"""A network whose weights are constants (buffers), and can be replaced by other tensors for the time of a call."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Tangent = dict[str, Tensor]
 
 
 class Frozen:
-    """A network whose parameters were turned into buffers, so that they move and are saved but are never trained.
+    """A network whose parameters are turned into buffers: they move between devices and are saved, but not trained.
 
     Args:
-        network: What is frozen, in place.
+        network: The network, which is changed in place.
         output: Which tensor of its result is f(x).
 
     Attributes:
-        places: Each weight's first name, and the modules and attributes where it stands (several if it is tied).
+        places: For each weight, by its first name, the modules and attributes that hold it (several if it is tied).
     """
 
     def __init__(self, network: nn.Module, output: Output = None) -> None:
@@ -52,17 +52,17 @@ class Frozen:
         return module.get_buffer(attribute)
 
     def leaves(self, names: Iterable[str]) -> Tangent:
-        """The values of some weights, to be differentiated by."""
+        """The values of some weights as leaves, to differentiate with respect to them."""
         return {name: self.weight(name).detach().requires_grad_() for name in names}
 
     def join(self, owner: nn.Module) -> None:
-        """Register the network with a module, as `theta0`, so that it moves, is copied and saved with it."""
+        """Register the network as the submodule `theta0` of a module, to be moved, copied and saved with it."""
         if hasattr(owner, "theta0"):
             raise ValueError("The model has a part called 'theta0', the name that the frozen weights get. Rename it.")
         owner.add_module("theta0", self.network)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        """f(x), inside of `at`."""
+        """f(x); only inside `at`."""
         return tensor_of(self.network(*args, **kwargs), self.output)
 
     def value(self, args: Args, kwargs: Kwargs, weights: Tangent) -> Tensor:
@@ -72,7 +72,7 @@ class Frozen:
 
     @contextmanager
     def at(self, values: Mapping[str, Tensor]) -> Iterator[None]:
-        """The network with parameters again: these values, and its own weights where none is given."""
+        """A context in which the network has parameters: these values, and its own weights for all others."""
         try:
             for name, places in self.places.items():
                 for module, attribute in places:
@@ -86,9 +86,10 @@ class Frozen:
 
 
 def check_reached(f: Tensor, known: Iterable[Any]) -> None:
-    """Refuse outputs of a frozen network that depend on parameters which are not `known`, other than through these.
+    """Refuse outputs that depend on parameters not among, or behind, the `known` tensors.
 
-    A copy of a model follows those that it holds as attributes of its modules, and no others.
+    A copy of a model has copies of the parameters that are attributes of its modules, but still uses the original of
+    any other.
     """
     known = [t for t in known if isinstance(t, Tensor)]
     held = {id(t) for t in known}
@@ -103,7 +104,7 @@ def check_reached(f: Tensor, known: Iterable[Any]) -> None:
 
 
 def tensor_of(result: Any, output: Output) -> Tensor:
-    """The tensor inside whatever a network returned, in its own shape."""
+    """The output tensor in whatever a network returned, in its own shape."""
     f = find(result, output)
     if not isinstance(f, Tensor) or not f.is_floating_point():
         kind = f"a tensor of {f.dtype}" if isinstance(f, Tensor) else f"a {type(f).__name__}"
@@ -115,16 +116,16 @@ def tensor_of(result: Any, output: Output) -> Tensor:
 
 
 def duplicate(model: nn.Module) -> nn.Module:
-    """A deep copy, also of a model that keeps tensors with a history (`weight_norm` does, and cached activations)."""
+    """A deep copy, even of a model that holds tensors with a graph (as from `weight_norm`, or cached activations)."""
     with alone():  # in another thread the parameters may be replaced for a while
         own = (t for module in model.modules() for t in vars(module).values() if isinstance(t, Tensor))
         return copy.deepcopy(model, {id(t): t.detach().clone() for t in own if not t.is_leaf})
 
 
 def load(network: nn.Module, at: Mapping[str, Any] | str | os.PathLike[str]) -> None:
-    """Put a state dict, or what a safetensors file holds, into a network.
+    """Load a state dict, or the contents of a safetensors file, into a network.
 
-    Buffers may be missing: the network then keeps its own. Of a tied weight one name is enough.
+    Buffers may be missing: the network then keeps its own. For a tied weight, one of its names is enough.
     """
     if isinstance(at, str | os.PathLike):
         path = os.fspath(at)
@@ -149,7 +150,7 @@ def load(network: nn.Module, at: Mapping[str, Any] | str | os.PathLike[str]) -> 
 
 
 def _differences(missing: list[str], unexpected: list[Any], at: Mapping[Any, Any]) -> str:
-    """A few of the names that do not fit, and what to do."""
+    """Some of the names that do not fit, and advice."""
     wrong = [f"missing {name}" for name in missing] + [f"unexpected {name}" for name in unexpected]
     names = listed(wrong)
     if nested := [repr(key) for key, value in at.items() if isinstance(value, Mapping)]:

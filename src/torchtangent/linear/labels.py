@@ -1,4 +1,4 @@
-"""The labels of a training set, checked: two in number, classes, or any numbers."""
+"""Reading and checking the labels of a training set: two values, classes, or any numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RECODED = {
 def read_labels(
     y: Any, loss: Loss, kernel: Sequence[int], like: Tensor | Matrix, name: str = "y"
 ) -> tuple[Shaped[Tensor, "N ..."], Form]:
-    """Labels for a kernel of this shape as (N, C, K), or (N, K) classes; and the form of outputs for them."""
+    """Labels for a kernel of this shape as (N, C, K), or classes as (N, K); and the form in which they were given."""
     y = numbers(y, name)
     if loss.classes:
         taker = f"loss={loss.name!r}"
@@ -45,7 +45,7 @@ def read_labels(
 def read_classes(
     y: Shaped[Tensor, "..."], kernel: Sequence[int], name: str, taker: str
 ) -> tuple[Int[Tensor, "N K"], Form]:
-    """Classes below the number of outputs of a kernel, or any if it has one output. Errors name who takes them."""
+    """Classes, below the number of outputs unless that is one, and their form. Errors name the `taker`."""
     form = form_of(y, kernel, name, classes=True)
     C = form.outputs
     takes = f"{taker} takes integer classes" + (f" from 0 to {C - 1}, as K has {C} outputs" if C > 1 else " from 0")
@@ -76,7 +76,7 @@ def _is_one_hot(y: Int[Tensor, "N K"]) -> bool:
 def _refuse(
     wrong: Shaped[Tensor, "N *out K"], y: Shaped[Tensor, "N *out K"], form: Form, takes: str, name: str, hint: str
 ) -> None:
-    """Refuse labels if some are wrong, and name the first."""
+    """Refuse labels if some are wrong; the error names the first."""
     if bool(wrong.any()):
         where = tuple(wrong.nonzero()[0].tolist())
         place = f"sample {where[0]}" + ("" if form.targets is None else f", target {where[-1]}")
@@ -84,7 +84,7 @@ def _refuse(
 
 
 def check_varies(y: Shaped[Tensor, "N *out K"], form: Form) -> None:
-    """Refuse classes that are the same for every sample: there is nothing to tell apart."""
+    """Refuse labels that are the same for every sample: there is nothing to learn."""
     constant = (y == y[:1]).flatten(0, -2).all(0)
     if len(y) > 1 and bool(constant.any()):
         first, *more = constant.nonzero()[:, 0].tolist()

@@ -21,21 +21,21 @@ from torchtangent.linear.linearize import Linearized
 
 
 def lazy(model: nn.Module, alpha: float, bias: bool = True, *, output: Output = None) -> Lazy:
-    """The network scaled around its present weights, f₀ + α(f − f₀): the larger α, the less its weights have to move.
+    """The network scaled around its current function, f₀ + α(f − f₀): the larger α, the less its weights have to move.
 
-    With the learning rate `learning_rate(eta)` = η/α², the first step in function space does not depend on α while the
-    weights move by O(1/α), and as α → ∞ training follows the linearized network (Chizat, Oyallon and Bach, *On lazy
-    training in differentiable programming*, 2019). The model itself is trained, f₀ is a frozen copy of it.
+    With the learning rate `learning_rate(eta)` = η/α², the first step in function space does not depend on α, while
+    the weights move by O(1/α); as α → ∞, training follows the linearized network (Chizat, Oyallon and Bach, *On lazy
+    training in differentiable programming*, 2019). The model itself is trained; f₀ is a frozen copy of it.
 
-    f and f₀ are subtracted, so that float32 loses as many digits as α has.
+    Because of the difference f − f₀, float32 loses as many digits as α has.
 
     Args:
-        model: Any module that gives the same output when it is called twice. BatchNorm has to be in eval mode, and
-            dropout off, whenever it is called.
+        model: Any module that returns the same output when it is called twice. Whenever it is called, BatchNorm has to
+            be in eval mode, and dropout off.
         alpha: A positive number; 1 is the network itself.
-        bias: Whether f₀ is added; without it the function is α(f − f₀), zero at the start.
-        output: Which tensor of the model's result: a callable, a key or attribute name, or None for the result itself
-            or its `logits`.
+        bias: Whether to add f₀; without it the function is α(f − f₀), which is zero at the start.
+        output: Which tensor of the model's result to use: a callable, a key or attribute name, or None for the result
+            itself or its `logits`.
 
     >>> import torch
     >>> from torch import nn
@@ -60,16 +60,16 @@ def lazy(model: nn.Module, alpha: float, bias: bool = True, *, output: Output = 
 class Lazy(nn.Module):
     """f₀ + α(f − f₀), made by `lazy`.
 
-    Its parameters are those of the model, under their names; the state dict has the model's entries, and those of f₀
+    Its parameters are those of the model, with the same names. The state dict has the model's entries, and those of f₀
     under `theta0.`.
 
-    The first call in each mode runs f₀ twice, to see that they agree; make it before you use `torch.func` on this.
+    The first call in each mode runs f₀ twice, to check that the outputs agree; make it before using `torch.func`.
 
     Args:
         model: f, which is trained.
-        alpha: The scale.
-        bias: Whether f₀ is added.
-        output: Which tensor of the model's result.
+        alpha: α.
+        bias: Whether to add f₀.
+        output: Which tensor of the model's result to use.
     """
 
     theta0: nn.Module
@@ -91,7 +91,7 @@ class Lazy(nn.Module):
 
     @property
     def training(self) -> bool:
-        """The model's own: who sets one sets the other."""
+        """The mode of the model: setting one sets the other."""
         return self.__model[0].training
 
     @training.setter
@@ -108,11 +108,11 @@ class Lazy(nn.Module):
         return f0 + scaled if self.__bias else scaled
 
     def learning_rate(self, eta: float) -> float:
-        """η/α², for which the outputs move as fast as those of the network itself with η."""
+        """η/α², with which the outputs move as fast as those of the network itself do with η."""
         return eta / self.__alpha**2
 
     def train(self, mode: bool = True) -> Lazy:
-        """Sets the mode of the model. f₀ is run in the modes of f, and in between is in eval."""
+        """Set the mode of the model. f₀ runs in the modes of f, and is in eval mode between calls."""
         self.__model[0].train(mode)
         super().train(mode)
         self._rest()
@@ -120,7 +120,7 @@ class Lazy(nn.Module):
 
     @contextmanager
     def _same_modes(self) -> Iterator[None]:
-        """f₀ in the modes of f, for a call."""
+        """A context in which f₀ is in the modes of f."""
         self._check_modes()
         try:
             for module, twin in zip(self.__model[0].modules(), self.theta0.modules(), strict=True):
@@ -130,7 +130,7 @@ class Lazy(nn.Module):
             self._rest()
 
     def _rest(self) -> None:
-        """f₀ in eval, so that between calls nobody sees its modes change."""
+        """Put f₀ in eval mode, where it stays between calls."""
         for module in self.theta0.modules():
             module.training = False
 

@@ -20,7 +20,7 @@ from torchtangent.linear.reverse import needs_gradient
 from torchtangent.linear.tangent import Way, autocast_dtype, choose, unfused, unmix
 from torchtangent.notice import warn
 
-_TRIALS = 4  # calls that may show nothing of a way: batches of zeros, parameters that are not used
+_TRIALS = 4  # calls after which a way is kept although gradients were zero and nothing could be compared
 
 
 def linearize(
@@ -33,25 +33,26 @@ def linearize(
 ) -> Linearized:
     """The first-order expansion of a network around a point of its parameter space, f(θ₀) + J(θ − θ₀).
 
-    It is a module like any other: call it as you call the model, train it with any optimizer. The model is copied and
-    not touched. The copy is in eval mode and stays there, so that BatchNorm keeps its running statistics and dropout is
-    off, whatever the mode of the model. A new model has no statistics yet, only means of 0 and variances of 1: to fill
-    them, run some batches through it in training mode.
+    It is a module like any other: call it like the model, and train it with any optimizer. The model is copied, and not
+    changed. The copy stays in eval mode, so BatchNorm uses its running statistics and dropout is off, whatever the mode
+    of the model. A new model has no statistics yet, only means of 0 and variances of 1: run some batches through it in
+    training mode first.
 
     Its Jacobian and kernel are the model's at θ₀, wherever θ is: `tt.ntk(model, x)` computes it faster. The Fisher
-    matrix depends on θ by the outputs; as `KFAC` or `EKFAC` it is that of a module without layers, and so diagonal.
+    matrix depends on θ through the outputs; as `KFAC` or `EKFAC` it is that of a module without layers, and so diagonal.
 
-    J(θ − θ₀) is computed in forward mode: a training step costs about 5/3 of the network's own. Where that fails, and
-    for inputs that need a gradient, reverse mode takes its place, as exact but slower, and a `TangentWarning` says so.
+    J(θ − θ₀) is computed in forward mode; a training step costs about 5/3 of one of the network. If forward mode fails,
+    and for inputs that require a gradient, reverse mode is used instead, exact but slower, and a `TangentWarning` says
+    so.
 
     Args:
-        model: Any module; θ₀ are its present weights.
-        at: Another θ₀: a state dict of the model, or the path of a safetensors file with one. Its buffers (running
-            statistics) are taken too, if it has any.
-        bias: Whether f(θ₀) is added; without it the function is J(θ − θ₀), zero at the start.
+        model: Any module; θ₀ are its current weights.
+        at: Another θ₀: a state dict of the model, or the path of a safetensors file with one. Buffers (running
+            statistics) are loaded too, if it has any.
+        bias: Whether to add f(θ₀); without it the function is J(θ − θ₀), which is zero at the start.
         params: Which parameters move (see `select`), among those with `requires_grad`. All others are constants.
-        output: Which tensor of the model's result: a callable, a key or attribute name, or None for the result itself
-            or its `logits`.
+        output: Which tensor of the model's result to use: a callable, a key or attribute name, or None for the result
+            itself or its `logits`.
 
     Returns:
         A `Linearized`, at θ = θ₀.
@@ -81,16 +82,16 @@ def linearize(
 class Linearized(nn.Module):
     """f(θ₀) + J(θ − θ₀), made by `linearize`.
 
-    Its parameters θ have the names of the model's; those that are constant do not occur. The state dict has them under
-    these names too, and θ₀ with all buffers under `theta0.`, so that it holds the whole function.
+    Its parameters θ have the names of the model's; constant ones are left out. The state dict has them under these
+    names, and θ₀ with all buffers under `theta0.`, so that it holds the whole function.
 
-    The first call compares forward with reverse mode, and so takes longer; make it before you use `torch.func` on this.
+    The first call takes longer, for it compares forward with reverse mode; make it before using `torch.func`.
 
     Args:
-        network: What is linearized, in eval mode. It is taken over and frozen.
+        network: The network to linearize, in eval mode. It is frozen in place.
         names: The parameters that move.
-        bias: Whether f(θ₀) is added.
-        output: Which tensor of the network's result.
+        bias: Whether to add f(θ₀).
+        output: Which tensor of the network's result to use.
     """
 
     theta0: nn.Module
@@ -100,9 +101,10 @@ class Linearized(nn.Module):
         unmix(network)
         self.__names, self.__bias = names, bias
         self.__frozen = Frozen(network, output)
-        self.__ways: dict[tuple[bool, torch.dtype | None], Way] = {}  # chosen by the first call that shows them
+        self.__ways: dict[tuple[bool, torch.dtype | None], Way] = {}  # by (inputs require grad, autocast dtype)
         self.__trials: Counter[tuple[bool, torch.dtype | None]] = Counter()
-        self.__attention, self.__recurrent = (_say(network, kind) for kind in (nn.MultiheadAttention, nn.RNNBase))
+        self.__attention = _warn_unfused(network, nn.MultiheadAttention)
+        self.__recurrent = _warn_unfused(network, nn.RNNBase)
         for name in names:
             *path, attribute = name.split(".")
             holder: nn.Module = self
@@ -115,7 +117,7 @@ class Linearized(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """The linearized output for the model's own arguments."""
-        if torch.is_inference_mode_enabled():  # there forward mode would be off, without a word
+        if torch.is_inference_mode_enabled():  # which silently disables forward mode
             with torch.inference_mode(False), torch.no_grad():
                 args, kwargs = tree_map_only(Tensor, torch.clone, (args, kwargs))
                 return self(*args, **kwargs)
@@ -135,7 +137,7 @@ class Linearized(nn.Module):
         return {name: attrgetter(name)(self) - self.__frozen.weight(name) for name in self.__names}
 
     def train(self, mode: bool = True) -> Linearized:
-        """Sets the mode of this module; the network inside stays in eval."""
+        """Set the mode of this module; the network inside stays in eval mode."""
         super().train(mode)
         self.theta0.eval()
         return self
@@ -145,8 +147,8 @@ class Linearized(nn.Module):
         return super()._apply(fn, recurse)
 
 
-def _say(network: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a network has layers of a kind whose fused kernels are switched off; if so, it is said."""
+def _warn_unfused(network: nn.Module, kind: type[nn.Module]) -> bool:
+    """Warn if a network has layers of this kind, whose fused kernels will be off; returns whether it has."""
     found = next((name for name, module in network.named_modules() if isinstance(module, kind)), None)
     if found is not None:
         warn(

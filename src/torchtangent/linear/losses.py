@@ -1,6 +1,6 @@
-"""Losses of many targets at once: their values, gradients and accuracies.
+"""Losses of many targets at once: values, gradients and accuracies.
 
-Outputs f are (N, C, K), for N samples, C outputs and K targets. Labels are (N, C, K), or (N, K) where they are classes.
+Outputs f are (N, C, K) for N samples, C outputs and K targets. Labels are (N, C, K), or (N, K) if they are classes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Loss:
     """torch's loss of the same name with its "mean" reduction, for each target.
 
     Attributes:
-        name: As the user calls it.
-        values: (f, y) ↦ the loss of each term.
+        name: The name by which the user chooses it.
+        values: (f, y) ↦ the terms of the loss.
         gradient: (f, y) ↦ the derivatives of the terms with respect to f, (N, C, K).
-        correct: (f, y) ↦ whether the sign or the largest output is the label's; None for a regression.
-        labels: The two that it takes; None for all numbers, and for classes.
-        classes: Whether labels are classes, so that a sample is one term and not C.
+        correct: (f, y) ↦ whether sign or largest output agree with the label; None for a regression.
+        labels: The two valid labels; None if labels are classes or any numbers.
+        classes: Whether labels are classes, so that a sample has one term and not C.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Loss:
         return self.values(f, y).flatten(0, -2).mean(0)
 
     def accuracy(self, f: Float[Tensor, "N C K"], y: Shaped[Tensor, "N ..."]) -> Float[Tensor, " K"] | None:
-        """The fraction of terms that are right, for each target."""
+        """The fraction of correct terms, for each target; None for a regression."""
         return None if self.correct is None else self.correct(f, y).flatten(0, -2).to(f.dtype).mean(0)
 
 

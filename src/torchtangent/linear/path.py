@@ -1,14 +1,15 @@
-"""The steps of SGD on c, where θ = (1 + a)θ₀ + Jᵀc: many at a time, and exactly as one after the other.
+"""The steps of SGD on c, where θ = (1 + a)θ₀ + Jᵀc: many at a time, with the same result as one after the other.
 
-SGD is linear in the parameters, the momentum buffer and the gradients. With the buffer sθ₀ + Jᵀq, and h the derivatives
-of the batch's mean loss with respect to the outputs (zero on samples outside the batch), a step of torch.optim.SGD is
+SGD is linear in the parameters, the momentum buffer and the gradients. Let the buffer be sθ₀ + Jᵀq, and h the
+derivatives of the batch's mean loss with respect to the outputs (zero for samples outside the batch). Then a step of
+torch.optim.SGD is
 
     q ← μ q + w c + h,      c ← c − η q,   or with Nesterov   c ← c − η (w c + h + μ q)
 
-and the pair (1 + a, s) follows the same rule without h. So after t steps c is a sum of the c and q at the start and of
-the h on the way, with weights that are known beforehand, and the outputs are the same sum of Kc, Kq and K[:,B] h.
+and the pair (1 + a, s) follows the same rule without h. So after t steps, c is a weighted sum of the initial c and q
+and of the h of these steps, with weights known in advance, and Kc is the same sum of Kc, Kq and K[:,B] h.
 
-c and q are summed in float64: in Kc most of c cancels, but not what rounding has added to it. Kc and Kq are no larger
+c and q are accumulated in float64: in Kc most of c cancels, but its rounding errors do not. Kc and Kq are no larger
 than the outputs, and stay in K's dtype.
 """
 
@@ -28,7 +29,7 @@ from torch import Tensor
 from torchtangent.kernel.matrix import Matrix
 
 _ROWS = 2048  # of the kernel at a time: enough for fast products
-_BYTES = 1 << 30  # that these may take
+_BYTES = 1 << 30  # the most that these rows may take
 
 Gradient = Callable[[Float[Tensor, "rows K"], Int[Tensor, " N"]], Float[Tensor, "rows K"]]
 """(outputs, samples) ↦ the derivatives of the samples' losses with respect to their outputs."""
@@ -37,7 +38,7 @@ Gradient = Callable[[Float[Tensor, "rows K"], Int[Tensor, " N"]], Float[Tensor, 
 @final
 @dataclass(frozen=True)
 class Rule:
-    """torch.optim.SGD's, with dampening 0."""
+    """The update rule of torch.optim.SGD, with dampening 0."""
 
     momentum: float
     nesterov: bool
@@ -45,14 +46,14 @@ class Rule:
 
     @property
     def order(self) -> int:
-        """How many vectors there are: c, and with momentum q."""
+        """The number of vectors: 1 for c alone, 2 for c and q with momentum."""
         return 2 if self.momentum else 1
 
     def unroll(self, rates: Sequence[float], scales: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-        """m steps as weights on the vectors at their start and on the h of each, in units of `scales`.
+        """m steps as weighted sums of the initial vectors and of the h of each step, whose weights include `scales`.
 
         Returns:
-            The weights of c before each step, (m, order + m), and of the vectors at the end, (order, order + m).
+            The weights of c before each step, (m, order + m), and of the final vectors, (order, order + m).
         """
         order, m = self.order, len(rates)
         w = self.weight_decay
@@ -69,15 +70,15 @@ class Rule:
 
 
 class Path:
-    """c on its way, and Kc with it.
+    """The current c and Kc, which `follow` moves along.
 
     Args:
-        K: The kernel of the training samples, symmetric, a row for each sample and output.
-        rule: Of the steps.
-        f0: f₀, a column, or one for each target.
+        K: The kernel of the training samples, symmetric, with one row per sample and output.
+        rule: The update rule.
+        f0: f₀ as one column, or one per target.
         J0: Jθ₀, likewise.
-        outputs: C.
-        targets: K columns of c.
+        outputs: C, the number of outputs.
+        targets: The number of targets, which are the columns of c.
     """
 
     def __init__(
@@ -99,11 +100,12 @@ class Path:
 
     @property
     def a(self) -> float:
-        """θ = (1 + a)θ₀ + Jᵀc."""
+        """a in θ = (1 + a)θ₀ + Jᵀc."""
         return float(self._origin[0] - 1)
 
     @property
     def c(self) -> Float[Tensor, "rows K"]:
+        """c in θ = (1 + a)θ₀ + Jᵀc, in K's dtype."""
         return self._vectors[0].to(self._K.dtype)
 
     @property
@@ -112,13 +114,13 @@ class Path:
         return self._images[0]
 
     def outputs(self) -> Float[Tensor, "rows K"]:
-        """f = f₀ + Kc + a·Jθ₀ on all training samples: no product is left to do."""
+        """f = f₀ + Kc + a·Jθ₀ on all training samples; Kc is at hand."""
         return self.image + (self._f0 + self.a * self._J0)
 
     def follow(
         self, batches: Sequence[Int[Tensor, " _"]], rates: Sequence[float], terms: int, gradient: Gradient
     ) -> None:
-        """A step for each batch of samples, at its learning rate; a sample has so many terms in the mean loss."""
+        """Take one step per batch of samples, with its learning rate; a sample has `terms` terms in the mean loss."""
         start, rows = 0, 0
         for stop, batch in enumerate(batches):
             more = len(batch) * self._outputs
@@ -130,14 +132,14 @@ class Path:
 
     @property
     def _limit(self) -> int:
-        """Rows of the kernel at a time: few beside all, for the work within a chunk grows with their square."""
+        """Rows of the kernel per chunk: few compared with all, as the work within a chunk grows with their square."""
         rows = self._K.shape[0]
         return min(_ROWS, max(rows // 4, 256), max(1, _BYTES // (rows * self._K.dtype.itemsize)))
 
     def _chunk(
         self, batches: Sequence[Int[Tensor, " _"]], rates: Sequence[float], terms: int, gradient: Gradient
     ) -> None:
-        """Some steps, with one large product for all of them."""
+        """Take some steps, with one large product for all of them."""
         order, sizes = self._rule.order, tuple(len(batch) for batch in batches)
         before, after = self._rule.unroll(rates, [1 / (terms * size) for size in sizes])
         a = before[:, :order] @ self._origin - 1
@@ -157,25 +159,25 @@ class Path:
         before: Float[Tensor, "m _"],
         after: Float[Tensor, "order _"],
     ) -> None:
-        """A step for each of so many samples, with the weights that `Rule.unroll` gives, and a behind those of c.
+        """Take one step per batch, whose sizes are given, with the weights of `Rule.unroll`; `before` ends with a.
 
-        All that changes from chunk to chunk is in tensors, so that on a GPU it can be replayed.
+        Everything that changes from chunk to chunk is in tensors, so that a GPU can replay it.
         """
         order, C, device, dtype = self._rule.order, self._outputs, samples.device, self._K.dtype
         rows = (samples[:, None] * C + torch.arange(C, device=device)).flatten()
         step = torch.cat([torch.full((C * size,), t, device=device) for t, size in enumerate(sizes)])
         weights = before[step].to(dtype)
 
-        # The outputs of all batches, as far as they depend on what was at the start.
+        # The outputs of all batches, as far as the initial vectors determine them.
         f = self._f0[rows] + weights[:, -1:] * self._J0[rows]
         for i, image in enumerate(self._images):
             f = torch.addcmul(f, weights[:, i : i + 1], image[rows])
         blocks: Iterable[Tensor] = (self._K.rows(part) for part in rows.split(self._limit))
         among = None
         if len(sizes) > 1:
-            blocks = [*blocks]  # only one, and needed twice
+            blocks = [*blocks]  # a single one, needed twice
             among = weights.index_select(1, order + step).mul_(blocks[0].index_select(1, rows))
-        # Step by step, what the steps before add to them, and the step's own h.
+        # Step by step: add what the earlier steps contribute, and compute the step's own h.
         h, stop = torch.empty_like(f), 0
         for batch in samples.split(sizes):
             start, stop = stop, stop + len(batch) * C
@@ -188,7 +190,7 @@ class Path:
             vector.index_add_(0, rows, kick * h)
         after = after.to(dtype)
         self._blend(self._images, after)
-        if len(sizes) == 1:  # h of one step: a single product serves both images
+        if len(sizes) == 1:  # a single product K h serves both images
             for block, part in zip(blocks, h.split(self._limit), strict=True):
                 change = block.T @ part
                 for image, kick in zip(self._images, after[:, order], strict=True):
@@ -199,7 +201,7 @@ class Path:
                 image.addmm_(block.T, kick * h)
 
     def _blend(self, vectors: list[Tensor], P: Float[Tensor, "order _"]) -> None:
-        """Σ_j P[i][j] v_j in place of v_i."""
+        """Replace v_i by Σ_j P[i][j] v_j, in place."""
         c, *rest = vectors
         old = c.clone() if rest and self._rule.weight_decay else c
         if self._rule.weight_decay:
@@ -211,17 +213,17 @@ class Path:
                 q.addcmul_(old, P[1, 0])  # else 0
 
     def _moved(self, t: Tensor) -> Tensor:
-        """On the device of K, without waiting for what is under way there."""
+        """The tensor on the device of K, without waiting for the work queued there."""
         if self._K.device.type != "cuda":
             return t.to(self._K.device)
         return t.pin_memory().to(self._K.device, non_blocking=True)
 
 
 class Recorded:
-    """Runs a function of tensors on a GPU, which returns nothing: plainly at first, then as a CUDA graph of it.
+    """Runs a function of tensors that returns nothing on a GPU: directly the first time, as a CUDA graph from then on.
 
-    A step on few targets is over sooner than its kernels are launched one by one. The function must be the same every
-    time; it is not kept, for it may hold what holds this.
+    A step on few targets takes less time than launching its kernels one by one. The function must be the same every
+    time; it is not kept, as it may refer to what refers to this object.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Where a linearized network is evaluated: its outputs there are f₀ + Kc + a·Jθ₀."""
+"""Samples at which a linearized network is evaluated: its outputs there are f₀ + Kc + a·Jθ₀."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Points:
     """Some samples.
 
     Attributes:
-        K: Their kernel with the training samples.
-        f0: f₀, a column, or one for each target.
+        K: The kernel between them and the training samples.
+        f0: f₀ as one column, or one per target.
         J0: Jθ₀, likewise.
     """
 
@@ -36,12 +36,12 @@ class Points:
 @final
 @dataclass(frozen=True)
 class Terms:
-    """Which terms the outputs have, in training and so elsewhere.
+    """Which terms the outputs have: those that they had in training.
 
     Attributes:
-        form: Of the training targets.
+        form: The form of the training targets.
         biased: Whether there is an f₀.
-        decayed: Whether a may differ from zero.
+        decayed: Whether a may be nonzero.
     """
 
     form: Form
@@ -49,7 +49,7 @@ class Terms:
     decayed: bool = False
 
     def at(self, K: Any, f0: Any, J0: Any, like: Tensor, suffix: str = "_test") -> Points:
-        """Other samples, by their kernel with the training samples; errors name the arguments with this suffix."""
+        """Other samples, given by their kernel with the training samples; `suffix` is for the names in errors."""
         matrix, outputs = as_matrix(K, like.device), self.form.outputs
         if matrix.shape[1] != self.form.rows or matrix.shape[0] % outputs:
             raise ValueError(
@@ -71,7 +71,7 @@ class Terms:
 
 
 def at_start(values: Any, form: Form, like: Tensor | Matrix, name: str) -> Float[Tensor, "rows _"]:
-    """f₀ or Jθ₀ as a column, or one for each target if it has the form of the targets; zero if there is none."""
+    """f₀ or Jθ₀ as one column, or one per target if it has the form of the targets; zero if it is None."""
     if values is None:
         return torch.zeros(form.rows, 1, dtype=like.dtype, device=like.device)
     values = numbers(values, name)

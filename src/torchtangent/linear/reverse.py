@@ -1,4 +1,4 @@
-"""f(x) and J v by reverse mode alone: for networks without a forward mode, and for inputs that need a gradient."""
+"""f(x) and J v by reverse mode alone: for networks without forward mode, and for inputs that require a gradient."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def reverse_twice(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tup
 
 
 def row_by_row(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
-    """One reverse pass for each entry of f: for what can be differentiated only once."""
+    """One reverse pass per entry of f, for networks that can be differentiated only once."""
     return _at_a_point(_rows, frozen, v, args, kwargs)
 
 
@@ -38,7 +38,7 @@ def _rows(f: Tensor, at: list[Tensor], v: Sequence[Tensor]) -> Tensor:
 
 
 class _Point(NamedTuple):
-    """Where J is taken, with the graph of f there, and a way to J v."""
+    """The point at which J is taken, with the graph of f there, and a function that computes J v."""
 
     product: Product
     frozen: Frozen
@@ -71,7 +71,7 @@ class _Push(torch.autograd.Function):
 
 
 class _Pull(torch.autograd.Function):
-    """u ↦ Jᵀu, whose derivative is J: without it second derivatives would vanish, and nobody would say so."""
+    """u ↦ Jᵀu, whose derivative is J: without it, second derivatives would silently vanish."""
 
     @staticmethod
     def forward(ctx: Any, point: _Point, u: Tensor) -> tuple[Tensor, ...]:
@@ -92,7 +92,7 @@ def _with_inputs(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tupl
 
 
 def _value(frozen: Frozen, leaves: list[Any], spec: TreeSpec, x: Sequence[Tensor]) -> Tensor:
-    """f where others stand in for the inputs that need a gradient."""
+    """f with x in the place of the inputs that require a gradient."""
     rest = iter(x)
     args, kwargs = tree_unflatten([next(rest) if _moves(t) else t for t in leaves], spec)
     return frozen(*args, **kwargs)
@@ -103,7 +103,7 @@ def _moves(t: Any) -> bool:
 
 
 def needs_gradient(args: Args, kwargs: Kwargs) -> bool:
-    """Whether an input does."""
+    """Whether an input requires a gradient."""
     return torch.is_grad_enabled() and any(map(_moves, tree_leaves((args, kwargs))))
 
 
@@ -128,7 +128,7 @@ class _WithInputs(torch.autograd.Function):
         at, again = list(ctx.at.values()), torch.is_grad_enabled()
         v, x = ctx.saved_tensors[: len(at)], ctx.saved_tensors[len(at) :]
         with torch.enable_grad(), ctx.frozen.at(ctx.at):
-            # Higher derivatives reach the inputs through views, which df and dw know nothing of.
+            # Views of the inputs, on which df and dw do not depend, for higher derivatives.
             x = [t.view_as(t) for t in x] if again else ctx.leaves
             value = ctx.f(x) if again else ctx.value
             g = torch.autograd.grad(value, at, dw, create_graph=True, allow_unused=True)

@@ -1,4 +1,4 @@
-"""f(x) and J v of a frozen network, as expressions that autograd differentiates by v and by the inputs."""
+"""f(x) and J v of a frozen network, differentiable with respect to v and, if need be, the inputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SLOW: dict[Way, str] = {
 
 
 def forward_mode(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
-    """One pass with dual numbers; f records no graph. Not for inputs that need a gradient."""
+    """One pass with dual numbers, in which f records no graph. Not for inputs that require a gradient."""
     f = functools.partial(frozen.value, args, kwargs)
     at = {name: frozen.weight(name) for name in v}
     if torch.compiler.is_compiling():
@@ -41,9 +41,9 @@ def forward_mode(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tupl
     return _bare_duals(f, at, v)
 
 
-@eagerly  # at a graph break it would lose the duals, and be wrong without a word
+@eagerly  # a graph break would lose the dual numbers, and the result would silently be wrong
 def _bare_duals(f: Callable[[Tangent], Tensor], at: Tangent, v: Tangent) -> tuple[Tensor, Tensor]:
-    """What `torch.func.jvp` does, in less time."""
+    """The same as `torch.func.jvp`, with less overhead."""
     with alone(), forward_ad.dual_level():
         value, w = forward_ad.unpack_dual(f({name: forward_ad.make_dual(at[name], t) for name, t in v.items()}))
     return value, torch.zeros_like(value) if w is None else w
@@ -52,14 +52,15 @@ def _bare_duals(f: Callable[[Tangent], Tensor], at: Tangent, v: Tangent) -> tupl
 @eagerly
 @float32_products(autocast=True)
 def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> tuple[Way, bool]:
-    """The first way that runs for this network and agrees with reverse mode on this batch, for random u and v.
+    """The first way to compute J v that runs for this network and agrees with reverse mode on this batch.
 
-    Forward mode lacks some layers, and differs from reverse mode where a network says `no_grad` or an embedding has a
-    padding row. So ⟨u, J v⟩ has to be ⟨Jᵀu, v⟩, and its derivative by v has to be Jᵀu. By the inputs it is not to be
-    differentiated at all: the formulas of LayerNorm and InstanceNorm take their statistics for constants.
+    Forward mode does not support all layers, and differs from reverse mode if a network uses `no_grad`, or an embedding
+    has a padding row. So for random u and v, ⟨u, J v⟩ has to equal ⟨Jᵀu, v⟩, and its derivative with respect to v has
+    to be Jᵀu. It is never differentiated with respect to the inputs: the forward-mode formulas of LayerNorm and
+    InstanceNorm treat their statistics as constants.
 
     Returns:
-        The way, and whether this batch shows it: where a gradient is zero, nothing was compared.
+        The way, and whether this batch confirms it: where a gradient is zero, nothing was compared.
     """
     generator = torch.Generator().manual_seed(0)
     at = frozen.leaves(names)
@@ -94,7 +95,7 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> tupl
 
 
 def _copied(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """Inputs for a network that may write to them."""
+    """Copies of the inputs, as the network may write to them."""
     return tree_map_only(Tensor, torch.clone, (args, kwargs))
 
 
@@ -107,7 +108,7 @@ class _Trial(NamedTuple):
 
 
 def _works(way: Way, trial: _Trial, frozen: Frozen, args: Args, kwargs: Kwargs) -> bool:
-    """Whether a way gives J v, with Jᵀ as its derivative."""
+    """Whether a way computes J v, with the derivative Jᵀ."""
     try:
         with torch.enable_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)  # torch's own
@@ -125,20 +126,20 @@ def _works(way: Way, trial: _Trial, frozen: Frozen, args: Args, kwargs: Kwargs) 
 
 
 def autocast_dtype(t: Tensor) -> torch.dtype | None:
-    """What products are rounded to where a tensor is, if that is switched on."""
+    """The dtype of autocast on the device of a tensor; None if it is off."""
     kind = t.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 
 
 def unmix(network: nn.Module) -> None:
-    """Let norm layers convert their inputs under autocast."""
+    """Make norm layers convert their inputs to their own dtype under autocast."""
     for module in network.modules():
         if isinstance(module, _NormBase | nn.LayerNorm | nn.GroupNorm):
             module.register_forward_pre_hook(_convert, with_kwargs=True)
 
 
 def _convert(module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """Under autocast inputs and weights of a norm layer differ in dtype, and forward mode fails."""
+    """A forward pre-hook: under autocast, inputs and weights of different dtypes would make forward mode fail."""
     own = next((t for t in (module.weight, getattr(module, "running_var", None)) if isinstance(t, Tensor)), None)
     if own is None or autocast_dtype(own) is None:
         return args, kwargs
@@ -147,9 +148,9 @@ def _convert(module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwarg
 
 @contextmanager
 def unfused(attention: bool, recurrent: bool) -> Iterator[None]:
-    """Without flash attention, and without other fused kernels of the layers that occur: they have no forward mode."""
+    """A context without flash attention and other fused kernels of the layers in use: they have no forward mode."""
     if torch.compiler.is_compiling() and not attention and not recurrent:
-        with sdpa_kernel(SDPBackend.MATH):  # the compiler knows it, and knows no locks
+        with sdpa_kernel(SDPBackend.MATH):  # which the compiler supports, unlike locks
             yield
         return
     with (

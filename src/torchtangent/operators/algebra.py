@@ -1,6 +1,6 @@
-"""What keeps the structure of its operands: scaling, adding, shifting and inverting, type by type.
+"""Scaling, adding, shifting and inverting operators while keeping their structure, type by type.
 
-Each function has a general answer (a `composed` operator) and registers the types that know better.
+The default of each function is a `composed` operator; types that can do better are registered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torchtangent.operators.memory import require
 
 @singledispatch
 def densified(M: Operator) -> Float[Tensor, "P P"]:
-    """M as a matrix: the products with all unit vectors."""
+    """M as a matrix: by default, its products with all unit vectors."""
     require("The dense matrix", (M.size, M.size), M.dtype, M.device, "Products and solves do without it.")
     out = torch.empty(M.size, M.size, dtype=M.dtype, device=M.device)
     for where, columns in unit_columns(M):
@@ -135,7 +135,7 @@ def _(M: InverseOperator, damping: float) -> Operator:
 
 
 def added(M: Operator, N: Operator) -> Operator:
-    """M + N: of their common structure, or else a sum."""
+    """M + N, in their common structure if they have one."""
     match M, N:
         case DiagonalOperator(), DiagonalOperator():
             return DiagonalOperator(M.values + N.values)

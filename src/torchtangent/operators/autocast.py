@@ -1,4 +1,4 @@
-"""Numbers as precise as they were given, whatever the user switched on."""
+"""Computing in the dtype of the operands, even where the user has switched on autocast."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @contextmanager
 def no_autocast() -> Iterator[None]:
-    """Inside of it products are in the dtype of what is multiplied."""
+    """A context in which products have the dtype of their operands."""
     with ExitStack() as stack:
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
@@ -23,9 +23,9 @@ def no_autocast() -> Iterator[None]:
 
 
 def without_autocast(function: Function) -> Function:
-    """The function with autocast off inside of it.
+    """The function with autocast switched off inside.
 
-    To look whether it is on takes a quarter of a microsecond, to enter a context several: that is done where it is.
+    Entering a context takes several microseconds, asking whether autocast is on a quarter of one: so ask first.
     """
     is_on = torch.is_autocast_enabled
 

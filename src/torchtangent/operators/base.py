@@ -1,8 +1,8 @@
 """The algebra of symmetric operators M on parameter space R^P, written once.
 
-An operator implements five methods on columns (P, K): the product, a factorization of the damped
-operator, the eigendecomposition, the diagonal, and the traces of M and M². Everything a user calls
-is written here in terms of them, and autocast is off in it.
+A subclass implements five methods: the product with columns (P, K), a factorization of the damped
+operator, the eigendecomposition, the diagonal, and the traces of M and M². All public methods are
+written here in terms of these five, and run with autocast switched off.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Self = TypeVar("Self", bound="Operator")
 class Operator(ABC):
     """A symmetric linear map M on R^P.
 
-    Subclasses are final; their constructors hold (and check) their arguments and compute nothing.
+    Subclasses are final; their constructors store and check their arguments, and compute nothing.
 
     Attributes:
         size: P, the number of parameters.
-        dtype: of the vectors it is applied to.
-        device: where they live.
-        space: names and shapes of the parameters, if attached by `on`: then dict and list vectors
-            are understood too.
+        dtype: the dtype of the vectors it is applied to.
+        device: the device of these vectors.
+        space: names and shapes of the parameters, if attached by `on`: vectors can then also be
+            dicts and lists of tensors.
 
     Example:
         >>> import torch
@@ -58,10 +58,10 @@ class Operator(ABC):
     space: Space | None
 
     products_only: ClassVar[bool] = False
-    """Whether nothing but products with it is cheap."""
+    """Whether products are the only cheap operation."""
 
     registry: ClassVar[dict[str, type[Operator]]] = {}
-    """Every final operator by its name; files name them, and the contract tests visit them all."""
+    """Every final operator by its name, for reading files and for the contract tests."""
 
     def __init_subclass__(cls) -> None:
         Operator.registry[cls.__name__] = cls
@@ -74,7 +74,7 @@ class Operator(ABC):
 
     @abstractmethod
     def _factorize(self, damping: float) -> Factorization:
-        """Solves with, and the log-determinant of, M + damping·I."""
+        """A factorization of M + damping·I, which solves and gives the log-determinant."""
 
     @abstractmethod
     def _decompose(self) -> Spectrum:
@@ -97,7 +97,7 @@ class Operator(ABC):
 
     @without_autocast
     def __matmul__(self, v: Vector) -> Any:
-        """M v, in the format of v: flat (P,), columns (P, K), or dict and list if a space is attached."""
+        """M v in the format of v: flat (P,), columns (P, K), or, with a space, a dict or list of tensors."""
         V, restore = self._columns(v)
         return restore(self._matmat(V))
 
@@ -105,22 +105,22 @@ class Operator(ABC):
     def solve(self, v: Vector, damping: Number = 0.0) -> Any:
         """(M + damping·I)⁻¹ v, in the format of v.
 
-        Eigendecompositions are kept, so further solves with any damping are cheap for operators that
-        use them; `inverse(damping)` keeps the factorization of the others.
+        Operators that solve by their eigendecomposition keep it, so further solves are cheap with any
+        damping. For the others, `inverse(damping)` keeps the factorization.
         """
         V, restore = self._columns(v)
         return restore(self._factorize(checked_damping(damping)).solve(V))
 
     @without_autocast
     def quad(self, v: Vector) -> Tensor:
-        """vᵀ M v, a scalar; for columns (P, K) one value each, (K,)."""
+        """vᵀ M v, a scalar; for columns (P, K), one value per column, (K,)."""
         V, _ = self._columns(v)
         values = (V * self._matmat(V)).sum(0)
         return values if isinstance(v, Tensor) and v.ndim == 2 else values[0]
 
     @without_autocast
     def sqrt_mv(self, v: Vector) -> Any:
-        """M^½ v with the symmetric positive semi-definite root; ValueError if M is indefinite."""
+        """M^½ v with the symmetric positive semi-definite root; a ValueError if M is indefinite."""
         V, restore = self._columns(v)
         return restore(self._spectrum.root(repr(self)).matmat(V))
 
@@ -133,7 +133,7 @@ class Operator(ABC):
 
     @without_autocast
     def diag(self) -> Float[Tensor, " P"]:
-        """The diagonal of M, exact. `M.space.split(M.diag())` has it by parameter."""
+        """The diagonal of M, exact. `M.space.split(M.diag())` gives it by parameter."""
         return self._diagonal()
 
     @without_autocast
@@ -143,21 +143,22 @@ class Operator(ABC):
 
     @without_autocast
     def logdet(self, damping: Number = 0.0) -> Float[Tensor, ""]:
-        """log det(M + damping·I); an error that says so if that is not positive definite."""
+        """log det(M + damping·I); a ValueError if that is not positive definite."""
         return self._factorize(checked_damping(damping)).logdet()
 
     @without_autocast
     def eigh(self, k: int | None = None, *, seed: int = 0) -> Eigh:
-        """Eigenvalues, descending, and their eigenvectors as a basis.
+        """Eigenvalues, in descending order, and their eigenvectors as a basis.
 
         Eigenvalues that are zero by structure (outside the span of a low-rank factor) are left out,
         so there may be fewer than P, or than k.
 
         Args:
-            k: only the k (algebraically) largest. Operators of which only products are known find
-                them by block Lanczos iterations, to eps^⅔ of each or 30 eps of the largest, and warn
-                (`ConvergenceWarning`) where that is not reached, or says little about a small one.
-            seed: of the random blocks of those iterations.
+            k: how many of the algebraically largest eigenvalues; all by default. Operators known only
+                by their products find them by block Lanczos iterations, to eps^⅔ of each or 30 eps of
+                the largest, and warn (`ConvergenceWarning`) if they miss that, or if a small eigenvalue
+                is not resolved.
+            seed: the seed of the random blocks of these iterations.
         """
         if k is not None and k < 1:
             raise ValueError(f"k must be at least 1, got {k}.")
@@ -175,18 +176,18 @@ class Operator(ABC):
 
     @without_autocast
     def estimate_trace(self, probes: int = 32, seed: int = 0) -> Estimate:
-        """The trace from random products: E[zᵀMz] over random signs z, with its standard error."""
+        """An estimate of the trace, E[zᵀMz] over random signs z, with its standard error."""
         return estimated_trace(self, probes, seed)
 
     @without_autocast
     def estimate_diag(self, probes: int = 32, seed: int = 0) -> Estimate:
-        """The diagonal from random products: E[z ∘ Mz] over random signs z, with its standard error."""
+        """An estimate of the diagonal, E[z ∘ Mz] over random signs z, with its standard error."""
         return estimated_diagonal(self, probes, seed)
 
     # --------------------------------------------------------------------------------- new operators
 
     def __add__(self, other: Operator) -> Operator:
-        """M + N, in the structure of both if they share one."""
+        """M + N, in their common structure if they have one."""
         from torchtangent.operators.algebra import added
 
         if not isinstance(other, Operator):
@@ -199,7 +200,7 @@ class Operator(ABC):
         return added(self, other).on(self.space or other.space)
 
     def __radd__(self, other: object) -> Operator:
-        """0 + M, as `sum` begins."""
+        """0 + M, which `sum` starts with."""
         return self if type(other) is int and other == 0 else NotImplemented
 
     def __mul__(self, factor: Number) -> Operator:
@@ -229,13 +230,13 @@ class Operator(ABC):
         return shifted(self, float(damping)).on(self.space)
 
     def inverse(self, damping: Number = 0.0) -> Operator:
-        """(M + damping·I)⁻¹ as an operator, which keeps its factorization."""
+        """(M + damping·I)⁻¹ as an operator that keeps its factorization."""
         from torchtangent.operators.algebra import inverted
 
         return inverted(self, checked_damping(damping)).on(self.space)
 
     def on(self: Self, space: Space | None) -> Self:
-        """The same operator, which also accepts and returns dict and list vectors of this space."""
+        """The same operator with a space attached: it also takes and returns dicts and lists of tensors."""
         if space is not None and space.size != self.size:
             raise ValueError(f"The space has {space.size} parameters, the operator {self.size}.")
         clone = copy.copy(self)
@@ -263,13 +264,13 @@ class Operator(ABC):
 
     @without_autocast
     def eigenbasis(self) -> Basis:
-        """Orthonormal eigenvectors of all non-zero eigenvalues (and perhaps others), in any order."""
+        """Orthonormal eigenvectors of at least all non-zero eigenvalues, in any order."""
         return self._spectrum.basis
 
-    # -------------------------------------------------------------------------------- other programs
+    # ----------------------------------------------------------------- files, other libraries, repr
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the operator, with its space, to one safetensors file."""
+        """Write the operator and its space to a safetensors file."""
         from torchtangent.operators.serialize import save
 
         save(self, path)
@@ -301,15 +302,15 @@ class Operator(ABC):
 
     @cached_property
     def matrix_free(self) -> bool:
-        """Whether the operator, or a part of it, is known by its products only."""
+        """Whether the operator, or a part of it, is known only by its products."""
         return self.products_only or any(part.matrix_free for part in parts(self, Operator))
 
     def _describe(self, size: int, like: Tensor | Operator) -> None:
-        """Set what is read off the arguments: size, dtype and device."""
+        """Set the attributes that follow from the arguments: size, dtype and device."""
         self.__dict__.update(size=size, dtype=like.dtype, device=like.device)
 
     def _columns(self, v: Vector) -> tuple[Float[Tensor, "P K"], Restore]:
-        """The vector as columns of the operator's dtype, and the way back to its format."""
+        """The vector as columns, and the function that brings a result back to its format."""
         if isinstance(v, Tensor):
             V, restore = tensor_columns(v, self.size)
         elif self.space is None:

@@ -25,8 +25,8 @@ class Basis(ABC):
     Attributes:
         size: P, the dimension of the space.
         rank: R, the number of columns.
-        dtype: of the entries; None for an identity that takes any.
-        device: of the entries; None for an identity that lives anywhere.
+        dtype: the dtype of the entries; None for an identity, which takes any.
+        device: the device of the entries; None for an identity, which takes any.
     """
 
     size: int
@@ -54,14 +54,14 @@ class Basis(ABC):
         return f"{type(self).__name__}(size={self.size}, rank={self.rank})"
 
     def _describe(self, size: int, rank: int, like: Tensor | Basis) -> None:
-        """Set what is read off the arguments: the shape, dtype and device."""
+        """Set the attributes that follow from the arguments: size, rank, dtype and device."""
         self.__dict__.update(size=size, rank=rank, dtype=like.dtype, device=like.device)
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Identity(Basis):
-    """The unit vectors of R^P, which need no matrix.
+    """The unit vectors of R^P, without a matrix.
 
     Example:
         >>> Identity(2).dense()
@@ -117,7 +117,7 @@ class Columns(Basis):
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class KroneckerBasis(Basis):
-    """Q_L ⊗ Q_R on row-major vec of (rows, cols) matrices.
+    """Q_L ⊗ Q_R, acting on (rows, cols) matrices flattened in row-major order.
 
     Example:
         >>> import torch
@@ -148,7 +148,7 @@ class KroneckerBasis(Basis):
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class BatchBasis(Basis):
-    """A block diagonal of equally large bases, (B, n, r) with the blocks one after the other."""
+    """A block-diagonal basis of B blocks (n, r) of the same size, one after the other."""
 
     matrices: Float[Tensor, "B n r"]
 
@@ -173,7 +173,7 @@ class BatchBasis(Basis):
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class BlockBasis(Basis):
-    """A block diagonal of bases, each in its own place of the flat vector."""
+    """A block-diagonal basis, where each block has its own place in the flat vector."""
 
     blocks: tuple[tuple[Place, Basis], ...]
     size: int
@@ -238,9 +238,9 @@ def as_basis(basis: Basis | Tensor) -> Basis:
 def both_sides(
     left: Callable[[Tensor], Tensor], right: Callable[[Tensor], Tensor], V: Tensor, shape: tuple[int, int]
 ) -> Tensor:
-    """(L ⊗ R) V for V (rows·cols, K) row-major, by functions that apply L and R to columns.
+    """(L ⊗ R) V for V (rows·cols, K) in row-major order, given functions that apply L and R to columns.
 
-    A single column is two matrix products on transposed views, without a copy.
+    For a single column this is two matrix products on transposed views, without a copy.
     """
     (rows, cols), K = shape, V.shape[1]
     if K == 1:

@@ -1,4 +1,4 @@
-"""Block diagonals, each block in its own place of the flat vector."""
+"""Block-diagonal operators, where each block has its own place in the flat vector."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torchtangent.operators.spectrum import Factorization, Spectrum, indefinite,
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class BlockOperator(Operator):
-    """A block diagonal of operators; rows and columns of entries in no place are zero.
+    """A block-diagonal operator; rows and columns outside all places are zero.
 
     Args:
         blocks: pairs of a `Place` and the operator that acts there; places are disjoint.
@@ -52,7 +52,7 @@ class BlockOperator(Operator):
 
     @cached_property
     def uncovered(self) -> int:
-        """The number of entries that are in no place."""
+        """The number of entries outside all places."""
         return self.size - sum(place.size for place, _ in self.blocks)
 
     def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
@@ -93,7 +93,7 @@ class BlockOperator(Operator):
         return torch.stack([block._power_trace(power) for _, block in self.blocks]).sum()
 
     def _factorize_block(self, place: Place, block: Operator, damping: float) -> Factorization:
-        """A factorization of one block; an error names its parameters where they are known."""
+        """A factorization of one block; errors name its parameters if they are known."""
         try:
             return block._factorize(damping)
         except torch.linalg.LinAlgError as error:
@@ -102,14 +102,14 @@ class BlockOperator(Operator):
             raise torch.linalg.LinAlgError(f"Block of {listed(self.space.names_in(place))}: {error}") from error
 
     def _each(self, functions: Sequence[Callable[[Tensor], Tensor]], V: Tensor, out: Tensor) -> Tensor:
-        """Write into `out` what each function makes of its block's entries of V."""
+        """Apply each function to the entries of V in its block's place, and write the result there in `out`."""
         for (place, _), function in zip(self.blocks, functions, strict=True):
             place.scatter(function(place.gather(V)), out)
         return out
 
 
 def _check_disjoint(places: Sequence[Place], size: int) -> None:
-    """Refuse places that overlap or reach beyond the vector."""
+    """Refuse places that overlap or extend beyond the vector."""
     stretches = sorted((s.start, s.start + s.numel) for place in places for s in place.segments)
     end = 0
     for start, stop in stretches:

@@ -1,4 +1,4 @@
-"""What operators ask of their arguments."""
+"""Checks of the arguments of operators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Number = float | int | Tensor
 
 
 def check_alike(operators: Sequence[Operator]) -> None:
-    """Refuse to compose operators of several dtypes or devices."""
+    """Refuse to combine operators of different dtypes or devices."""
     kinds = {(M.dtype, M.device.type) for M in operators}
     if len(kinds) > 1:
         said = " and ".join(sorted(f"{dtype_name(dtype)} on {device}" for dtype, device in kinds))
@@ -26,10 +26,10 @@ def check_alike(operators: Sequence[Operator]) -> None:
 
 
 def checked_damping(damping: Number) -> float:
-    """The damping as a finite number that is not negative."""
+    """The damping as a float; an error if it is negative, infinite, or not a single number."""
     if isinstance(damping, Tensor) and damping.numel() != 1:
         raise ValueError(
-            f"damping is one number, got {tuple(damping.shape)}. For one of each parameter add it to the operator: "
+            f"damping is one number, got {tuple(damping.shape)}. For one per parameter, add them to the operator: "
             "M + torchtangent.operators.DiagonalOperator(d)."
         )
     if isinstance(damping, Tensor) and damping.requires_grad:

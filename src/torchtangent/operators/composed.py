@@ -1,4 +1,4 @@
-"""Sums, scalings, shifts and inverses of operators that have no closer structure."""
+"""Sums, multiples, shifts and inverses of operators whose structure cannot absorb them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchtangent.operators.space import Space
 from torchtangent.operators.spectrum import EXACT_LIMIT, Factorization, Spectrum, dense_spectrum, rounding
 
 _PRODUCTS = 1000  # after which conjugate gradients give up
-_LEFT = 0.01  # of ‖M‖² + ‖s I‖²: where the shift leaves less in ‖M + s I‖², their rounding would show
+_LEFT = 0.01  # of ‖M‖² + ‖s I‖²: if ‖M + s I‖² is less, too much has cancelled to expand the square
 
 
 @final
@@ -29,8 +29,8 @@ _LEFT = 0.01  # of ‖M‖² + ‖s I‖²: where the shift leaves less in ‖M 
 class SumOperator(Operator):
     """M = Σ terms, for terms of different structure.
 
-    Solves go through the dense matrix up to a size of 4096 and are conjugate gradients beyond; those
-    warn (`ConvergenceWarning`) if they stop short of rounding accuracy.
+    Solves use the dense matrix up to a size of 4096 and conjugate gradients beyond, which warn
+    (`ConvergenceWarning`) if they do not reach rounding accuracy.
 
     Example:
         >>> import torch
@@ -83,7 +83,7 @@ class SumOperator(Operator):
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class ScaledOperator(Operator):
-    """factor · base, for a base whose structure cannot take the factor.
+    """factor · base, for a base whose structure cannot absorb the factor.
 
     Example:
         >>> import torch
@@ -195,7 +195,7 @@ class InverseOperator(Operator):
         return Factorization(lambda V: self.base._matmat(V).add(V, alpha=self.damping), lambda: -self._factor.logdet())
 
     def _decompose(self) -> Spectrum:
-        self._factor  # noqa: B018  # an error if the base finds itself singular
+        self._factor  # noqa: B018  # raises if the base is singular
         return self.base._spectrum.inverse(self.damping, 0.0, repr(self.base))
 
     def _diagonal(self) -> Float[Tensor, " P"]:
@@ -206,14 +206,14 @@ class InverseOperator(Operator):
 
 
 def spectral_or_iterative(operator: Operator, damping: float) -> Factorization:
-    """A factorization by eigendecomposition, or by conjugate gradients where only products are known."""
+    """A factorization by eigendecomposition, or by conjugate gradients if the operator is large and matrix-free."""
     if operator.matrix_free and operator.size > EXACT_LIMIT:
         return iterative(operator, damping)
     return operator._spectrum.factorization(damping, rounding(operator.dtype, operator.size), repr(operator))
 
 
 def iterative(operator: Operator, damping: float) -> Factorization:
-    """Conjugate gradients close to rounding accuracy in place of a factorization."""
+    """Conjugate gradients, close to rounding accuracy, in the place of a factorization."""
 
     def solution(V: Tensor) -> Tensor:
         X, report = conjugate_gradients(
@@ -232,7 +232,7 @@ def iterative(operator: Operator, damping: float) -> Factorization:
 
 
 def check_exact(operator: Operator, what: str, advice: str) -> None:
-    """Refuse what would need the dense matrix of a large operator."""
+    """Refuse to compute what would need the dense matrix of a large operator."""
     if operator.size > EXACT_LIMIT:
         raise ValueError(
             f"{what} of {operator!r} would need its dense matrix, which is formed up to a size of "

@@ -29,12 +29,12 @@ from torchtangent.operators.spectrum import (
 class DenseOperator(Operator):
     """M = matrix.
 
-    Solves are by Cholesky decomposition, P³/3 multiplications each time (`inverse` keeps it); a matrix
-    that is not positive definite is solved by LU decomposition, and one that is singular up to rounding,
-    with a damping that is no larger, by its eigendecomposition and with a warning.
+    Solves use a Cholesky decomposition, P³/3 multiplications each time (`inverse` keeps it). If the matrix
+    is not positive definite they use an LU decomposition; if it is singular up to rounding, and the damping
+    is within rounding as well, the eigendecomposition, with a warning.
 
     Args:
-        matrix: (P, P), symmetric; products and LU decompositions read all of it, others its lower triangle.
+        matrix: (P, P), symmetric. Products and LU decompositions read all of it, the others its lower triangle.
 
     Example:
         >>> import torch
@@ -80,7 +80,7 @@ class DenseOperator(Operator):
         return self.matrix.trace() if power == 1 else square_sum(self.matrix)
 
     def _lost(self, pivots: Tensor, damping: float) -> bool:
-        """Whether the matrix is singular up to rounding, and damping does not help."""
+        """Whether the matrix is singular up to rounding, and so is the damped one, judged by its pivots."""
         sizes = pivots.abs()
         if not self.size or damping > rounding(self.dtype, NOISE) * float(torch.linalg.matrix_norm(self.matrix)):
             return False

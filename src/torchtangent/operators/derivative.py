@@ -1,4 +1,4 @@
-"""Products that autograd cannot look into, with derivatives all the same: a linear map's is the map itself."""
+"""Derivatives of linear maps that autograd cannot trace: they are products with the adjoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Map = Callable[[Tensor], Tensor]
 
 
 def linear(times: Map, adjoint: Map, v: Tensor) -> Tensor:
-    """times(v) for a linear function; derivatives with respect to v are products with its adjoint."""
+    """times(v) for a linear map, differentiable in v by means of its adjoint."""
     if not (torch.is_grad_enabled() and v.requires_grad):
         return times(v)
     return _Linear.apply(v, times, adjoint)

@@ -1,4 +1,4 @@
-"""Operators that are given by their eigendecomposition in a Kronecker-factored basis (EKFAC)."""
+"""Operators given by their eigendecomposition in a Kronecker-factored basis (EKFAC)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from torchtangent.operators.spectrum import Factorization, Spectrum, rounding
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class EigenOperator(Operator):
-    """M = (Q_L ⊗ Q_R) diag(values) (Q_L ⊗ Q_R)ᵀ on row-major vec of (O, I) matrices.
+    """M = (Q_L ⊗ Q_R) diag(values) (Q_L ⊗ Q_R)ᵀ, acting on (O, I) matrices flattened in row-major order.
 
-    In matrix form V ↦ Q_L (values ∘ (Q_Lᵀ V Q_R)) Q_Rᵀ. Bases may be thin; what is orthogonal to them
-    has eigenvalue zero. The eigendecomposition of any P × P matrix is the case `left = Identity(1)`.
+    In matrix form V ↦ Q_L (values ∘ (Q_Lᵀ V Q_R)) Q_Rᵀ. Bases may be thin; vectors orthogonal to them
+    have eigenvalue zero. With `left = Identity(1)` it is the eigendecomposition of any P × P matrix.
 
     Args:
         left: Q_L (O, rL), a `Basis` or a matrix with orthonormal columns.

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from torchtangent.operators.base import Operator
 
 ENTRIES = 2**24
-"""Entries of the random vectors that are multiplied at once, as far as more than one vector fits."""
+"""The number of entries in the random vectors multiplied at once, if more than one vector fits."""
 
 
 class Estimate(NamedTuple):
     """A random estimate.
 
     Attributes:
-        value: unbiased.
-        standard_error: of the value, from the spread of the probes.
+        value: the unbiased estimate.
+        standard_error: its standard error, from the spread of the probes.
     """
 
     value: Tensor
@@ -54,7 +54,7 @@ def estimated_diagonal(operator: Operator, probes: int, seed: int) -> Estimate:
 
 
 def probe_products(operator: Operator, probes: int, seed: int) -> Iterator[Float[Tensor, "P K"]]:
-    """z ∘ M z for random signs z, some columns at a time."""
+    """z ∘ M z for random signs z, a few columns at a time."""
     if probes < 2:
         raise ValueError(f"An estimate with a standard error needs at least 2 probes, got {probes}.")
     generator = torch.Generator().manual_seed(seed)

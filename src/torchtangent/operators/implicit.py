@@ -1,4 +1,4 @@
-"""Operators of which only products are known."""
+"""Operators known only by their products."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchtangent.operators.krylov import SolveReport, conjugate_gradients
 from torchtangent.operators.space import Space, Vector
 from torchtangent.operators.spectrum import EXACT_LIMIT, Factorization, Spectrum, dense_spectrum
 
-_MANY = 1024  # products that are worth a word
+_MANY = 1024  # products that are worth a warning
 _OPTIONS = (
     ", or give the operator another limit or a preconditioner: dataclasses.replace(F, max_iter=…, "
     "preconditioner=kfac.inverse(damping))"
@@ -32,20 +32,20 @@ _OPTIONS = (
 class ImplicitOperator(Operator):
     """M given by the function V ↦ M V.
 
-    Solves are conjugate gradients, which need M + damping·I to be positive definite and warn
-    (`ConvergenceWarning`) if they stop short of `rtol`; `cg` also returns the report. Traces, diagonals
-    and norms are exact, from P products, up to `exact_limit`; beyond it they refuse, and
+    Solves use conjugate gradients, which need M + damping·I to be positive definite and warn
+    (`ConvergenceWarning`) if they do not reach `rtol`; `cg` also returns a report. Traces, diagonals
+    and norms are exact, from P products, up to a size of `exact_limit`. Beyond it they are refused, and
     `estimate_trace` and `estimate_diag` give estimates with standard errors.
 
     Args:
         matmat: (P, K) → (P, K), symmetric.
         size: P.
-        dtype: of the vectors.
-        device: where they live; its name will do.
+        dtype: the dtype of the vectors.
+        device: the device of the vectors, or its name.
         rtol: the relative residual ‖b − Ax‖ / ‖b‖ at which conjugate gradients stop.
-        max_iter: after how many products they give up; None for 10 P, but at most 1000.
+        max_iter: the number of products after which they give up; by default 10 P, but at most 1000.
         preconditioner: an operator close to the inverse, for instance `kfac.inverse(damping)`.
-        exact_limit: the largest size for which P products are made unasked.
+        exact_limit: the largest size at which exact results from P products are allowed.
 
     Example:
         >>> import torch
@@ -75,7 +75,7 @@ class ImplicitOperator(Operator):
 
     @without_autocast
     def cg(self, v: Vector, damping: Number = 0.0) -> tuple[Any, SolveReport]:
-        """(M + damping·I)⁻¹ v by conjugate gradients, with a report and without warnings."""
+        """(M + damping·I)⁻¹ v by conjugate gradients, and a report instead of warnings."""
         V, restore = self._columns(v)
         X, report = self._conjugate_gradients(V.detach(), checked_damping(damping))
         return restore(X), report
@@ -126,7 +126,7 @@ class ImplicitOperator(Operator):
         return min(10 * self.size, 1000) if self.max_iter is None else self.max_iter
 
     def _check_size(self, what: str, advice: str) -> None:
-        """Refuse P products with a large operator."""
+        """Refuse what takes P products with a large operator; warn if they are many."""
         if self.size > self.exact_limit:
             raise ValueError(
                 f"{what} of {self!r} would take {self.size} products (exact_limit={self.exact_limit}): "
@@ -137,5 +137,5 @@ class ImplicitOperator(Operator):
 
 
 def _owner(t: Tensor) -> Tensor:
-    """The tensor of which it is a view, or itself."""
+    """The tensor that t is a view of, or t itself."""
     return t if t._base is None else t._base

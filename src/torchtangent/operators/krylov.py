@@ -1,4 +1,4 @@
-"""What nothing but products is needed for: solves and leading eigenpairs, with a word where they fall short."""
+"""Solves and leading eigenpairs from products alone, with a warning if they miss the accuracy asked for."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from torchtangent.notice import warn
 from torchtangent.operators.basis import Columns
 from torchtangent.operators.lanczos import leading_pairs
+from torchtangent.operators.scale import scale_of
 from torchtangent.operators.spectrum import Eigh, dtype_name, or_wider
 
 if TYPE_CHECKING:
@@ -29,10 +30,10 @@ class SolveReport:
 
     Attributes:
         converged: whether every column reached the tolerance.
-        iterations: products made.
+        iterations: the number of products.
         residuals: (K,), the true ‖b − Ax‖ / ‖b‖ of each column, recomputed at the end.
-        rtol: what was asked for.
-        definite: whether no direction without positive curvature was met.
+        rtol: the relative residual that was asked for.
+        definite: whether the curvature was positive along all directions.
     """
 
     converged: bool
@@ -42,7 +43,7 @@ class SolveReport:
     definite: bool = True
 
     def warn(self, name: str, max_iter: int, options: str = "") -> None:
-        """Warn if the solution is not as accurate as asked for; `options` are what helps against the limit."""
+        """Warn if the solution is not as accurate as asked for; `options` says what helps if the limit was reached."""
         if self.converged:
             return
         if not self.definite:
@@ -67,13 +68,12 @@ def conjugate_gradients(
     max_iter: int,
     precondition: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Float[Tensor, "P K"], SolveReport]:
-    """Solve A X = B for a positive definite A, each column on its own.
+    """Solve A X = B for a positive definite A, each column separately.
 
-    Columns that have converged, or whose search direction shows no positive curvature, stand still.
+    Columns that have converged, or whose search direction has no positive curvature, stay as they are.
     """
-    sizes = B.abs().amax(0)
-    sizes = torch.where(sizes > 0, sizes, 1)
-    B = B / sizes  # squares of what is very small or large are no numbers
+    scale = scale_of(B, 0)
+    B = B / scale
     norms = torch.linalg.vector_norm(B, dim=0)
     goal = rtol * norms
     X, R = torch.zeros_like(B), B.clone()
@@ -97,11 +97,11 @@ def conjugate_gradients(
     residuals = torch.linalg.vector_norm(B - matmat(X), dim=0) / norms.clamp(min=torch.finfo(B.dtype).tiny)
     # Rounding lets the recursive residual drift below the true one by a little: allow it a factor of two.
     converged = bool((residuals <= 2 * rtol).all())
-    return X * sizes, SolveReport(converged, iterations, residuals, rtol, bool(definite.all()))
+    return X * scale, SolveReport(converged, iterations, residuals, rtol, bool(definite.all()))
 
 
 def top_eigenpairs(M: Operator, k: int, seed: int) -> Eigh:
-    """The k largest eigenpairs by block Lanczos iterations; a warning if some are not what they should be.
+    """The k largest eigenpairs by block Lanczos iterations; a warning if some are not accurate.
 
     A pair has converged when ‖Mq − λq‖ ≤ eps^⅔ · |λ|, or when it is at the rounding of the dtype, 30 eps · max |λ|.
     """

@@ -12,8 +12,8 @@ from torch import Tensor
 from torchtangent.operators.product import product
 from torchtangent.operators.symmetric import eigh
 
-_FLOOR = 30  # residuals below so many roundings of the largest eigenvalue cannot be told from zero
-_SMALL = 64  # columns of a subspace whose pairs are looked at after every block
+_FLOOR = 30  # residuals below this many roundings of the largest eigenvalue cannot be told from zero
+_SMALL = 64  # columns: a smaller subspace is checked for convergence after every block
 
 Draw = Callable[[int], Tensor]
 Check = Callable[[Tensor, torch.dtype], None]
@@ -21,7 +21,7 @@ Check = Callable[[Tensor, torch.dtype], None]
 
 @runtime_checkable
 class Products(Protocol):
-    """A symmetric matrix of which products are known."""
+    """A symmetric matrix known by its products."""
 
     @property
     def shape(self) -> tuple[int, int]: ...
@@ -35,7 +35,7 @@ class Products(Protocol):
 def leading_pairs(
     source: Products, k: int, *, block: int, tol: float, seed: int, max_restarts: int, check: Check
 ) -> tuple[Float[Tensor, " K"], Float[Tensor, "N K"], Float[Tensor, " K"]]:
-    """The k algebraically largest eigenpairs, and the residuals that they should have.
+    """The k algebraically largest eigenpairs, and the residuals at which they count as converged.
 
     A pair has converged when ‖Mφ − λφ‖ ≤ tol · |λ|, or when it is at the rounding of the dtype, 30 eps · max |λ|. The
     answer is then challenged by a random block: from one start, an eigenvalue that is repeated more often than a block
@@ -47,7 +47,7 @@ def leading_pairs(
         block: Columns that are multiplied at once.
         tol: The residual at which a pair has converged, relative to its own eigenvalue.
         seed: Of the random blocks.
-        max_restarts: After so many restarts it gives up.
+        max_restarts: The number of restarts after which it gives up.
         check: Refuses the first block QᵀMQ, up to a factor, if it is not finite or not symmetric.
 
     Reference:
@@ -64,7 +64,7 @@ def leading_pairs(
     space = _Subspace(source, room, draw, check)
 
     def grown(least: int) -> tuple[Tensor, Tensor, Tensor, bool]:
-        """Ritz pairs of a full subspace, or of a small one of which the wanted ones have converged, and their goal."""
+        """Grow the subspace until it is full, or small but converged; its Ritz pairs, their goal, and whether met."""
         while True:
             full = space.filled + block > room
             if full or least <= space.filled <= _SMALL:
@@ -99,7 +99,7 @@ def _goal(values: Float[Tensor, " R"], dtype: torch.dtype, tol: float) -> Float[
 
 
 def _unit(t: Tensor) -> Float[Tensor, ""]:
-    """A power of two near the largest entry, or one."""
+    """A power of two near the largest entry; 1 if there is none."""
     size = t.abs().amax()
     unit = size / (2 * size.frexp().mantissa)
     return torch.where(unit > 0, unit, 1)
@@ -108,7 +108,7 @@ def _unit(t: Tensor) -> Float[Tensor, ""]:
 class _Subspace:
     """Orthonormal columns U (N, R) with T = UᵀKU, and the rest (I − UUᵀ)K of the last block.
 
-    K is divided by a `unit`, its size: squares of what is very small or large are no numbers.
+    K is divided by a `unit`, its size, so that squares neither overflow nor underflow.
     """
 
     def __init__(self, source: Products, room: int, draw: Draw, check: Check) -> None:

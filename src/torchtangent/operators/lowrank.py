@@ -16,7 +16,7 @@ from torchtangent.operators.spectrum import Factorization, Spectrum, rounding, s
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class LowRankOperator(Operator):
-    """M = rowsᵀ rows, with fewer rows than columns nothing of size P × P is ever formed.
+    """M = rowsᵀ rows. If there are fewer rows than columns, nothing of size P × P is ever formed.
 
     Args:
         rows: (R, P), for instance the rows of a Jacobian over √N.

@@ -62,13 +62,13 @@ class Space:
         return starts
 
     def names_in(self, place: Place) -> list[str]:
-        """The parameters of a block."""
+        """The names of the parameters in a block."""
         starts = [segment.start for segment in place.segments]
         ends = [start + shape.numel() for start, shape in zip(self.offsets.values(), self.shapes, strict=True)]
         return list(dict.fromkeys(self.names[bisect_right(ends, start)] for start in starts))
 
     def flatten(self, v: Vector) -> tuple[Float[Tensor, "P K"], Restore]:
-        """The vector as columns (P, K), and the function that brings a result back to its format."""
+        """A vector as columns (P, K), and the function that brings a result back to its format."""
         if isinstance(v, Tensor):
             return tensor_columns(v, self.size)
         if isinstance(v, Mapping):
@@ -84,7 +84,7 @@ class Space:
         return self._concatenate(v), lambda out: type(v)(self.split(out[:, 0]).values())
 
     def split(self, flat: Float[Tensor, " P"]) -> dict[str, Tensor]:
-        """The flat vector as one tensor per parameter (views of it where it is contiguous)."""
+        """A flat vector as one tensor per parameter (views, if it is contiguous)."""
         if flat.shape != (self.size,):
             raise ValueError(f"Expected a flat vector of {self.size} parameters, got {tuple(flat.shape)}.")
         pieces = flat.split([shape.numel() for shape in self.shapes])
@@ -110,7 +110,7 @@ class Space:
 
 
 def tensor_columns(v: Tensor, size: int) -> tuple[Float[Tensor, "P K"], Restore]:
-    """A flat tensor (P,) or a matrix (P, K) as columns, and the way back."""
+    """A flat tensor (P,) or a matrix (P, K) as columns, and the function that restores its format."""
     if v.ndim not in (1, 2) or v.shape[0] != size:
         raise ValueError(f"Expected a tensor of shape ({size},) or ({size}, K), got {tuple(v.shape)}.")
     if v.ndim == 2:
@@ -151,7 +151,7 @@ class Segment:
         return self.order == tuple(range(len(self.shape)))
 
     def view(self, V: Shaped[Tensor, "P K"]) -> Shaped[Tensor, "rows *cols K"]:
-        """The stretch of V, permuted, with the columns of V last: a view, (rows, cols, K) if nothing is permuted."""
+        """A view of the stretch in V, permuted, with the columns of V last; (rows, cols, K) if nothing is permuted."""
         stretch = V[self.start : self.start + self.numel]
         if self.in_order:
             return stretch.view(self.rows, self.cols, V.shape[1])
@@ -201,7 +201,7 @@ class Place:
 
     @cached_property
     def in_order(self) -> bool:
-        """Whether it is a stretch of the flat vector as it stands, in a single row."""
+        """Whether the block is one stretch of the flat vector, unpermuted, as a single row."""
         joined = all(a.start + a.numel == b.start for a, b in pairwise(self.segments))
         return self.rows == 1 and joined and all(segment.in_order for segment in self.segments)
 

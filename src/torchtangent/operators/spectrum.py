@@ -1,6 +1,6 @@
-"""Eigendecompositions, and the functions of a symmetric matrix that they give.
+"""Eigendecompositions, and functions of a symmetric matrix by means of them.
 
-With orthonormal columns Q (P, R) and an eigenvalue ρ for everything orthogonal to them,
+With orthonormal columns Q (P, R), and the eigenvalue ρ of all vectors orthogonal to them,
 
     f(M) = Q f(Λ) Qᵀ + f(ρ) (I − Q Qᵀ)
 
@@ -24,17 +24,17 @@ from torchtangent.operators.basis import Basis, Columns, pick
 from torchtangent.operators.symmetric import eigh
 
 EXACT_LIMIT = 4096
-"""The largest size at which an operator without structure is turned into a dense matrix unasked."""
+"""The largest size at which an operator without structure is turned into a dense matrix implicitly."""
 
 NOISE = 10
-"""Within so many roundings of the largest eigenvalue a decomposition finds one that is zero (measured: up to 6)."""
+"""A decomposition finds a zero eigenvalue within this many roundings of the largest one (measured: up to 6)."""
 
 
 class Eigh(NamedTuple):
-    """Eigenpairs M = Q diag(values) Qᵀ, the largest value first.
+    """Eigenpairs, M = Q diag(values) Qᵀ.
 
     Attributes:
-        values: (R,), descending.
+        values: (R,), in descending order.
         vectors: the basis Q; `vectors.dense()` is the (P, R) matrix.
     """
 
@@ -43,11 +43,11 @@ class Eigh(NamedTuple):
 
 
 class Factorization(NamedTuple):
-    """What a factorization of A = M + damping·I offers.
+    """What a factorization of A = M + damping·I provides.
 
     Attributes:
-        solve: (P, K) → A⁻¹ V.
-        logdet: log det A; a ValueError when A is not positive definite.
+        solve: V (P, K) ↦ A⁻¹ V.
+        logdet: () ↦ log det A; a ValueError if A is not positive definite.
     """
 
     solve: Callable[[Tensor], Tensor]
@@ -59,10 +59,10 @@ class Spectrum:
     """All eigenvalues of a symmetric matrix, in any order.
 
     Attributes:
-        values: (R,), those of the columns of the basis.
-        basis: Q (P, R), R < P if thin.
+        values: (R,), the eigenvalues of the columns of the basis.
+        basis: Q (P, R), with R < P if it is thin.
         rest: ρ, the eigenvalue of the orthogonal complement of a thin basis.
-        noise: what rounding may have made of an eigenvalue that is zero, relative to the largest.
+        noise: how far rounding may have moved a zero eigenvalue, relative to the largest.
     """
 
     values: Float[Tensor, " R"]
@@ -85,8 +85,8 @@ class Spectrum:
         values, C = self.values.unsqueeze(1), self.basis.project(V)
         if self.rest == 0:
             return self.basis.lift(values * C)
-        # What rounding leaves of Q in the complement would be multiplied by ρ, which may be 1/damping:
-        # project it out once more.
+        # Rounding leaves a part of Q in the complement, which ρ, perhaps 1/damping, would amplify:
+        # project once more.
         W = V - self.basis.lift(C)
         D = self.basis.project(W)
         return self.basis.lift(values * (C + D) - self.rest * D).add_(W, alpha=self.rest)
@@ -107,7 +107,7 @@ class Spectrum:
 
         Args:
             damping: added to every eigenvalue.
-            tolerance: without damping, eigenvalues below tolerance · max |λ| count as zero.
+            tolerance: if damping is zero, eigenvalues below tolerance · max |λ| count as zero.
             name: the operator's name, for the error.
         """
         shifted, _ = self.shifted(damping, tolerance, name)
@@ -129,16 +129,16 @@ class Spectrum:
         )
 
     def root(self, name: str) -> Spectrum:
-        """The spectrum of M^½; an error if M has a negative eigenvalue beyond rounding."""
+        """The spectrum of M^½; an error if M has an eigenvalue more negative than rounding explains."""
         values = [*self._extremes.tolist(), self.rest] if self.values.numel() else [self.rest]
         largest, smallest = max(map(abs, values)), min(values)
-        # Rounding grows like √P in practice; P itself would excuse anything for large float32 operators.
+        # In practice rounding grows like √P; a factor P would excuse anything for large float32 operators.
         if smallest < -rounding(self.values.dtype, 10 * math.isqrt(self.basis.size)) * largest:
             raise indefinite(name, smallest, "square root")
         return self.map(lambda values: values.clamp(min=0).sqrt())
 
     def completed(self) -> Spectrum:
-        """The same with ρ = 0: a thin basis whose complement matters is completed to a full one."""
+        """The same spectrum with ρ = 0: a thin basis with ρ ≠ 0 is completed to a full one."""
         if not self.missing or self.rest == 0:
             return self
         if self.basis.size > EXACT_LIMIT:
@@ -153,19 +153,19 @@ class Spectrum:
         return Spectrum(values, Columns(torch.cat([Q, complement], dim=1)))
 
     def leading(self, k: int | None) -> Eigh:
-        """The k largest eigenvalues (all if None), descending, without the zeros of the complement."""
+        """The k largest eigenvalues (all if None) in descending order, without the zeros of the complement."""
         full = self.completed()
         values, index = full.values.sort(descending=True)
         if k is not None:
             above = int((values >= 0).sum()) if full.missing else len(values)
-            # The zeros of the complement come after those above them and before the negative ones.
+            # In this order, the zeros of the complement come right before the negative eigenvalues.
             below = max(0, k - above - full.missing)
             values = torch.cat([values[: min(k, above)], values[above : above + below]])
             index = torch.cat([index[: min(k, above)], index[above : above + below]])
         return Eigh(values, pick(full.basis, index))
 
     def shifted(self, damping: float, tolerance: float, name: str) -> tuple[Float[Tensor, " R"], float]:
-        """λ + damping, and the smallest with that of the complement; an error if one is zero, a word if it is noise."""
+        """λ + damping, and the smallest of these and ρ + damping; an error if one is zero, a warning if it is noise."""
         shifted = self.values + damping
         if not self.values.numel():
             if self.missing and self.rest + damping == 0:
@@ -186,12 +186,12 @@ class Spectrum:
 
     @cached_property
     def _extremes(self) -> Float[Tensor, " 2"]:
-        """The smallest and the largest of `values`, looked for once for all dampings."""
+        """The smallest and the largest of `values`, computed once for all dampings."""
         return torch.stack(self.values.aminmax())
 
 
 def dense_spectrum(matrix: Float[Tensor, "P P"]) -> Spectrum:
-    """The eigendecomposition of a symmetric matrix; eigenvalues that are negative by rounding only are zero."""
+    """The eigendecomposition of a symmetric matrix; eigenvalues that are negative only by rounding become zero."""
     values, vectors = eigh(matrix)
     noise = rounding(matrix.dtype, NOISE)
     largest = values.abs().amax() if values.numel() else 0.0
@@ -202,18 +202,18 @@ def dense_spectrum(matrix: Float[Tensor, "P P"]) -> Spectrum:
 def thin_spectrum(rows: Float[Tensor, "R P"]) -> Spectrum:
     """The eigendecomposition of rowsᵀ rows.
 
-    For R < P by a QR decomposition of rowsᵀ and the eigenvectors of the small R × R matrix, so that
-    no P × P matrix is formed and the basis is orthonormal to machine precision.
+    For R < P it takes a QR decomposition of rowsᵀ and the eigenvectors of an R × R matrix, so that no
+    P × P matrix is formed and the basis is orthonormal to machine precision.
     """
     tall = rows.shape[0] >= rows.shape[1]
     Q, R = (None, rows.T) if tall else torch.linalg.qr(rows.T)
-    R = R.double()  # small eigenvalues would be lost in the rounding of squares
+    R = R.double()  # or the rounding of squares would swamp small eigenvalues
     values, vectors = (t.to(rows.dtype) for t in eigh(R @ R.T))
     return Spectrum(values.clamp(min=0), Columns(vectors if Q is None else Q @ vectors))  # negative by rounding only
 
 
 def square_sum(t: Tensor) -> Float[Tensor, ""]:
-    """Σ t² in float64, which holds the squares of all float32 numbers."""
+    """Σ t² in float64, where squares of float32 numbers neither overflow nor underflow."""
     return torch.linalg.vector_norm(t, dtype=torch.float64).square()
 
 
@@ -223,7 +223,7 @@ def rounding(dtype: torch.dtype, size: int) -> float:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """As users write it.
+    """The name of a dtype without `torch.`.
 
     >>> dtype_name(torch.float32)
     'float32'
@@ -232,7 +232,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def or_wider(dtype: torch.dtype) -> str:
-    """The end of an advice, where float64 is another dtype."""
+    """The advice to use float64, as the end of a sentence; empty if that is the dtype already."""
     return "" if dtype == torch.float64 else ", or make the operator in float64 (model.double())"
 
 
@@ -243,7 +243,7 @@ def singular(name: str, damping: float) -> torch.linalg.LinAlgError:
 
 
 def indefinite(name: str, smallest: float, what: str) -> ValueError:
-    """The error for a real function of a negative eigenvalue."""
+    """The error for a function that is not real at a negative eigenvalue."""
     return ValueError(
         f"{name} is indefinite (smallest eigenvalue {smallest:.3g}), so its {what} is not real. "
         "Add enough damping to make it positive definite."

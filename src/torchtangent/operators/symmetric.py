@@ -1,4 +1,4 @@
-"""Symmetric matrices: half of a product, and eigenpairs that are there."""
+"""Symmetric matrices: Gram matrices at half the work, and an eigendecomposition that does not fail."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torchtangent.operators.product import add_product, by_onednn
 
 _BLOCK = {"cpu": 128, "cuda": 1024}  # rows at a time, at least
 _STRIPS = 8
-_NARROW = 16  # below it, a CPU's products add row after row, and the rounding of a long sum grows with its length
-_ROWS = 4096  # at a time, where they do
+_NARROW = 16  # columns: with fewer, CPUs add row after row, and the rounding error grows with the number of rows
+_ROWS = 4096  # rows at a time in that case
 _JACOBI = 512  # rows of the largest float32 matrix that a GPU decomposes by Jacobi's method
-_TURNED = 2048  # rows that are turned into columns at a time, which oneDNN wants
+_TURNED = 2048  # rows that are transposed at a time, as oneDNN needs them
 
 
 def add_gram(total: Float[Tensor, "*G I I"], rows: Float[Tensor, "*G R I"]) -> None:
-    """Add rowsᵀ rows to the lower triangle of `total` (what stands above the diagonal is not defined)."""
+    """Add rowsᵀ rows to the lower triangle of `total`; above the diagonal, the result is undefined."""
     n = rows.shape[-1]
     if n < _NARROW and rows.device.type == "cpu":
         for part in rows.split(_ROWS, -2):
-            total += torch.matmul(part.mT, part, out=torch.empty_like(total))  # autocast leaves `out` alone
+            total += torch.matmul(part.mT, part, out=torch.empty_like(total))  # autocast ignores products with `out`
         return
     if rows.dim() == 3:
         total.baddbmm_(rows.mT, rows)
@@ -36,7 +36,7 @@ def add_gram(total: Float[Tensor, "*G I I"], rows: Float[Tensor, "*G R I"]) -> N
 
 
 def _add_strips(total: Float[Tensor, "I I"], columns: Float[Tensor, "I R"]) -> None:
-    """total += columns columnsᵀ, up to the end of each strip of rows."""
+    """total += columns columnsᵀ by strips of rows, each up to the column where its diagonal block ends."""
     n = len(columns)
     step = max(_BLOCK.get(columns.device.type, 128), math.ceil(n / _STRIPS))
     for i in range(0, n, step):
@@ -45,7 +45,7 @@ def _add_strips(total: Float[Tensor, "I I"], columns: Float[Tensor, "I R"]) -> N
 
 
 def reflect(lower: Float[Tensor, "I I"]) -> Float[Tensor, "I I"]:
-    """Write the lower triangle over the upper one, in place, and return the symmetric matrix."""
+    """Copy the lower triangle into the upper one, in place, and return the matrix."""
     n = len(lower)
     step = max(_BLOCK.get(lower.device.type, 128), n // 64)
     for i in range(0, n, step):
@@ -59,9 +59,9 @@ def reflect(lower: Float[Tensor, "I I"]) -> Float[Tensor, "I I"]:
 def eigh(M: Float[Tensor, "*G n n"]) -> tuple[Float[Tensor, "*G n"], Float[Tensor, "*G n n"]]:
     """Eigenvalues, in ascending order, and eigenvectors.
 
-    In float32 LAPACK fails for some matrices of low rank, or gives NaN without a word: then float64 is asked. So it is
-    at once on a GPU for matrices up to 512, to which torch has Jacobi's method applied in float32: that takes two to
-    three times as long, and of its eigenvectors three digits may be wrong.
+    In float32, LAPACK fails for some matrices of low rank, or silently returns NaN: they are decomposed in float64. So
+    are, from the start, float32 matrices of up to 512 rows on a GPU, to which torch applies Jacobi's method: that takes
+    two to three times as long and may lose three digits of the eigenvectors.
     """
     first = torch.float64 if M.is_cuda and M.dtype == torch.float32 and M.shape[-1] <= _JACOBI else M.dtype
     for dtype in dict.fromkeys((first, torch.float64)):

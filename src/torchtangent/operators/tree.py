@@ -1,4 +1,4 @@
-"""Walking through the parts of composed operators."""
+"""Walking through the parts of a composed operator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def fields(node: Any) -> dict[str, Any]:
 
 
 def parts(node: Any, kind: type) -> Iterator[Any]:
-    """The nearest parts of a kind, through tuples and lists."""
+    """The direct parts of a kind, also those inside tuples and lists."""
     pending = list(fields(node).values())
     while pending:
         value = pending.pop()

@@ -1,4 +1,4 @@
-"""A step up to the point where anything is written: an update, or what is not finite in it."""
+"""A step before anything is written: the update, or the name of what is not finite in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchtangent.optim.update import Groups, Slopes
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """Preconditioned gradients, the states that belong to them, and how long a step along them is."""
+    """Preconditioned gradients, the new states of their blocks, and the quadratic model of a step along them."""
 
     found: Mapping[str, Tensor]
     states: Mapping[str, State]
@@ -30,7 +30,7 @@ class Update:
 def attempt(
     plan: Plan, method: Method, step: Step, ranks: Ranks, replay: Replay, groups: Groups, loss: Any
 ) -> Update | str:
-    """The update, or the name of what has NaN or infinity: the loss (if it is known), a gradient, a curvature."""
+    """The update; or the name of what has NaN or infinity: the loss (if it is known), a gradient, a curvature."""
     try:
         found, states = directions(plan, method, step, ranks, replay)
     except NotFinite as error:
@@ -40,18 +40,18 @@ def attempt(
     slopes = Slopes.of(curved, step.raw, step.full, groups)
     values = {name: state["values"] for name, state in states.items() if "values" in state}
     plain = [u for name, u in found.items() if name in flat]
-    # Any number that is not finite spoils a sum: one transfer from the device tells.
+    # A single number that is not finite shows in the sum of all, which takes one transfer from the device.
     sums = slopes.raw + _sums([*values.values(), *plain])
     sums += [loss.detach().sum()] if isinstance(loss, Tensor) else []
     if sums and not math.isfinite(float(ranks.total(torch.stack(sums).sum()))):
         wrong = _wrong(loss, step.raw, {**values, **found})
-        if wrong or ranks.size > 1:  # a sum may also overflow although its terms are fine
+        if wrong or ranks.size > 1:  # the sum may overflow although its terms are finite
             return wrong or "something on another rank"
     return Update(found, states, slopes)
 
 
 def _wrong(loss: Any, grads: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str | None:
-    """What is not finite, in the order in which it was computed."""
+    """The first thing that is not finite, in the order in which they were computed."""
     if isinstance(loss, Tensor) and _not_finite({"loss": loss}):
         return "the loss"
     if name := _not_finite(grads):
@@ -61,7 +61,7 @@ def _wrong(loss: Any, grads: Mapping[str, Tensor], found: Mapping[str, Tensor]) 
 
 
 def _sums(tensors: list[Tensor]) -> list[Tensor]:
-    """A number for each, not finite if it is not. Norms are one launch, but slow on a CPU where squares underflow."""
+    """A number per tensor that is finite only if it is. Norms take one launch; on a CPU, subnormal squares are slow."""
     if not tensors or tensors[0].device.type == "cpu":
         return [t.sum() for t in tensors]
     return list(torch._foreach_norm(tensors))

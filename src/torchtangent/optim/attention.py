@@ -1,4 +1,4 @@
-"""Attention's projections: no layer's hook sees them, but the graph between its inputs and its output does."""
+"""The projections inside attention: no hook of a layer sees them, so they are read off autograd's graph."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PROJECTIONS = (*MATRICES, "in_proj_bias", "out_proj.bias")
 
 
 class Projection(NamedTuple):
-    """One product with a projection: what it does, the samples that attention saw, and the cotangent of its output.
+    """One product with a projection: the operation, the number of samples, and the cotangent of its output.
 
-    Samples are the inner axis of its rows: tokens come first in there, whatever `batch_first` says.
+    Samples are the inner axis of its rows: torch puts tokens first inside attention, whatever `batch_first` says.
     """
 
     of: Operation
@@ -31,11 +31,11 @@ class Projection(NamedTuple):
 
     @classmethod
     def arrived(cls, of: Operation, samples: int, d: Tensor) -> Projection:
-        """In the backward pass, which is at the node of this product."""
+        """The projection whose node the backward pass has just reached."""
         return cls(of.filled(torch._C._current_autograd_node()), samples, d)
 
     def factors(self, module: nn.Module, n: int) -> dict[str, LayerJacobian]:
-        """Of n samples of the model, each of which may be several of attention's (windows of an image)."""
+        """The factored Jacobians for n samples of the model, each of which may be several of attention's (windows)."""
         assert isinstance(module, nn.MultiheadAttention)
         if not module.batch_first and 1 < self.samples != n == self.of.rows // self.samples:
             raise RuntimeError(
@@ -49,7 +49,7 @@ class Projection(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """A call of which the samples' gradients cannot be told, and why."""
+    """A call whose per-sample gradients are unknown, and why."""
 
     d: Tensor
     why: str
@@ -61,22 +61,22 @@ class Unread(NamedTuple):
 def projections(
     module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any], y: Tensor
 ) -> list[tuple[Node, Operation]] | None:
-    """The products with projections that are trained; None if they cannot be read."""
+    """The nodes and operations of the trained projections; None if the graph cannot be read."""
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
-        return None  # a checkpoint: whatever is read would be computed again
+        return None  # a checkpoint would recompute whatever is read
     trained = {name: p for name, p in module.named_parameters() if name in PROJECTIONS and p.requires_grad}
     found, unknown = find_operations(Graph(y, leaves(args) + leaves(kwargs)), trained)
     return None if unknown else found
 
 
 def samples_of(module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """How many samples attention sees; what has no axis for them is one."""
+    """The number of samples that attention sees; an input without an axis for them is one."""
     query = args[0] if args else kwargs["query"]
     return query.shape[0 if module.batch_first else 1] if query.dim() == 3 else 1
 
 
 def has_tokens_first(model: nn.Module) -> bool:
-    """Whether there is attention in it that sees tokens first and samples second."""
+    """Whether some attention in the model sees tokens first and samples second."""
     return any(isinstance(module, nn.MultiheadAttention) and not module.batch_first for module in model.modules())
 
 
@@ -92,9 +92,9 @@ def tokens_first(model: nn.Module) -> set[nn.Module]:
 
 
 def projection_of(model: nn.Module, path: str, attribute: str) -> tuple[str, str] | None:
-    """Where a parameter stands, as (path of the attention, name in it), if it is one of attention's projections.
+    """(path of the attention, name in it) of a parameter, if it is one of attention's projections.
 
-    The last one is a layer in there, which is never called; attention computes with its weight.
+    The output projection is a layer of its own, but is never called: attention uses its weight.
     """
     module = model.get_submodule(path)
     if type(module) is nn.MultiheadAttention and attribute in PROJECTIONS:

@@ -1,4 +1,4 @@
-"""Convolutions whose taps count as uncorrelated: a small factor for the channels instead of one for patches."""
+"""Convolutions with uncorrelated taps (SUA): a small input factor over channels instead of a large one over patches."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from torchtangent.optim.matrix import outers, size_of, summed
 @final
 @dataclass(frozen=True, eq=False)
 class Channels(Layer):
-    """A convolution whose taps count as uncorrelated (SUA, Grosse and Martens, 2016): A = diag(I_taps ⊗ A_c, 1).
+    """A convolution whose taps are treated as uncorrelated (SUA, Grosse and Martens, 2016): A = diag(I_taps ⊗ A_c, 1).
 
-    A_c is the second moment of the channels over the pixels of the input, and the bias stands alone. Columns are
-    ordered tap by tap, so that a product with A_c is one product of matrices. In the basis of B ⊗ A the numbers of all
-    weights come first, then those of the bias: as a column, it would let rows begin at odd addresses, slow on GPUs.
+    A_c is the second moment of the channels over the pixels of the input; the 1 belongs to the bias. Columns are in
+    order of taps, so that multiplying by A_c is one matrix product. The layout of `rotate` has the numbers of all
+    weights first, then those of the bias: as a column, it would make rows start at odd addresses, slow on GPUs.
     """
 
     weight: Weight
@@ -97,19 +97,19 @@ class Channels(Layer):
         return torch.cat([matrix[:, :, :-1].flatten(1), matrix[:, :, -1]], 1)
 
     def alone(self, alpha: Float[Tensor, "G 1"]) -> dict[str, Tensor]:
-        return {} if self.weight.bias is None else {"alone": 1 / (1 + alpha)}  # the bias: its factor is the number 1
+        return {} if self.weight.bias is None else {"alone": 1 / (1 + alpha)}  # the bias, whose factor is 1
 
     def explain(self, kind: str) -> dict[str, str]:
         return self.weight.explain(kind, ", taps uncorrelated")
 
     def _by_taps(self, parts: Parts) -> tuple[Float[Tensor, "G O_taps I"], Float[Tensor, "G O 1"] | None]:
-        """The weight with a row for each output and tap, and the bias."""
+        """The weight with one row per output and tap, and the bias."""
         G, (O, _) = self.weight.groups, self.weight.size
         W = parts[self.key].reshape(G, O, -1, self.taps).mT.reshape(G, O * self.taps, -1)
         return W, None if self.weight.bias is None else parts[self.weight.bias].view(G, O, 1).to(W)
 
     def _mix(self, W: Float[Tensor, "G O_taps I"], right: Float[Tensor, "G I I"]) -> Float[Tensor, "G O taps_I"]:
-        """Every tap's channels times `right`."""
+        """The channels of every tap times `right`."""
         return product(W, right).view(W.shape[0], self.weight.size[0], -1)
 
     def _products(
@@ -119,21 +119,22 @@ class Channels(Layer):
         left: Float[Tensor, "G O O"],
         right: Float[Tensor, "G I I"],
     ) -> dict[str, Tensor]:
-        """left W rightᵀ of every tap, and left b, as tensors that have the shapes of the parameters."""
+        """left W rightᵀ of every tap, and left b, as tensors shaped like the parameters."""
         found = product(left, self._mix(W, right.mT)).view(*left.shape[:2], self.taps, -1)
-        parts = {self.key: found.mT.contiguous().view(self.weight.shape)}  # whole groups move only if all lie alike
+        # Contiguous like the parameter: torch moves a whole group at once only if strides agree.
+        parts = {self.key: found.mT.contiguous().view(self.weight.shape)}
         if b is not None:
             parts[self.names[1]] = product(left, b).view(-1)
         return parts
 
     def _channels(self, jacobian: Outer) -> Float[Tensor, "N G I pixels"]:
-        """What the channels held."""
+        """The channels of the input, pixel by pixel."""
         if isinstance(jacobian.locate, Patches):
             return jacobian.source.flatten(2).unflatten(1, (self.weight.groups, -1))
         return jacobian.a.unflatten(3, (-1, self.taps)).permute(0, 1, 3, 2, 4).flatten(3)
 
     def _squares(self, jacobian: Outer, left: Tensor, right: Tensor) -> Float[Tensor, "G OJ"]:
-        """Rotating the channels of every pixel rotates the channels of every patch."""
+        """Σ_n (leftᵀ J_n right)², entry by entry: rotating the channels of the pixels rotates those of the patches."""
         G = self.weight.groups
         d = jacobian.d @ left.view(1, G, 1, *left.shape[1:])
         if isinstance(jacobian.locate, Patches):
@@ -148,7 +149,7 @@ class Channels(Layer):
 
 
 def _gram(t: Float[Tensor, "N G S X"]) -> Float[Tensor, "G X X"]:
-    """Σ ttᵀ over samples and locations: sample by sample if these are long, without a copy, at once otherwise."""
+    """Σ ttᵀ over samples and locations: if there are many locations sample by sample, without a copy; else at once."""
     if t.shape[2] >= t.shape[3]:
         return (t.mT @ t).sum(0)
     rows = t.transpose(0, 1).flatten(1, 2)

@@ -1,4 +1,4 @@
-"""What a step calls its closure for: gradients and the loss, cotangents of labels that the model draws itself."""
+"""How a step calls its closure: for gradients and the loss, and for the cotangents of labels drawn from the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ Closure = Callable[[], Any]
 def evaluate(
     closure: Closure | None, recorder: Recorder, params: Mapping[str, Tensor], settings: Settings, seed: int
 ) -> Any:
-    """Gradients in place and cotangents recorded; the loss, if a closure tells it. `seed` is that of drawn labels."""
+    """Leave the gradients in place and the cotangents recorded; returns the loss, if there is a closure.
+
+    `seed` is that of the drawn labels.
+    """
     with torch.enable_grad():
         if settings.curvature == "sampled":
             return _evaluate_sampled(closure, recorder, params, str(settings.likelihood), seed)
@@ -26,12 +29,12 @@ def evaluate(
 
 
 def evaluate_again(closure: Closure, recorder: Recorder, model: nn.Module, settings: Settings) -> float:
-    """The loss after a step; the gradients stay those of before."""
-    kept = [(p, p.grad) for p in model.parameters()]  # also those that another optimizer steps
+    """The loss after a step. The gradients stay what they were."""
+    kept = [(p, p.grad) for p in model.parameters()]  # also those of other optimizers
     for p, _ in kept:
         p.grad = None
     try:
-        with torch.set_grad_enabled(settings.curvature == "empirical"):  # where the closure calls backward
+        with torch.set_grad_enabled(settings.curvature == "empirical"):  # only then does the closure call backward
             found = closure()
     finally:
         recorder.clear()
@@ -41,29 +44,29 @@ def evaluate_again(closure: Closure, recorder: Recorder, model: nn.Module, setti
 
 
 def as_number(loss: Any) -> float:
-    """What a closure gave as the loss."""
+    """A loss as a number."""
     return float(loss.detach() if isinstance(loss, Tensor) else loss)
 
 
 def _loss_in(found: Any) -> Any:
-    """A closure returns the loss, or the loss and more."""
+    """The loss in what a closure returned: that itself, or the first of several things."""
     return found[0] if isinstance(found, tuple) else found
 
 
 def _evaluate_sampled(
     closure: Closure | None, recorder: Recorder, params: Mapping[str, Tensor], likelihood: str, seed: int
 ) -> Tensor:
-    """The loss; its gradients are in place, and the recorder has the cotangents of drawn labels alone."""
+    """The loss; its gradients are in place, while the recorder has seen only the cotangents of drawn labels."""
     loss, outputs = _checked(closure)
     recorder.clear()
     _pull_back(outputs, params, likelihood, seed)
-    with recorder.aside():  # what the loss sends back is not what the curvature is of
+    with recorder.aside():  # the curvature is that of the drawn labels
         loss.backward()
     return loss
 
 
 def _checked(closure: Closure | None) -> tuple[Tensor, Tensor]:
-    """What the closure gives, if it is (loss, outputs)."""
+    """What the closure returns, which must be (loss, outputs)."""
     if closure is None:
         raise ValueError(
             "curvature='sampled' draws labels from the model's outputs: call step(closure) with a closure that "
@@ -80,7 +83,7 @@ def _checked(closure: Closure | None) -> tuple[Tensor, Tensor]:
 
 
 def _pull_back(outputs: Tensor, params: Mapping[str, Tensor], likelihood: str, seed: int) -> None:
-    """Send ∇_f(−log p) at drawn labels back to the parameters; the graph stays."""
+    """Backpropagate ∇_f(−log p) of drawn labels to the parameters, and keep the graph."""
     f = outputs if outputs.dim() > 1 else outputs.unsqueeze(1)
     if likelihood == "categorical" and f.dim() > 3:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What is added to eigenvalues before they are inverted, and how it adapts."""
+"""Damping: what is added to eigenvalues before they are inverted, and how it adapts."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ DAMPINGS = ("single", "factored", "root")
 
 @dataclass(frozen=True)
 class Adaptive:
-    """Levenberg–Marquardt damping: it grows where the quadratic model promises too much, and shrinks where it holds.
+    """Levenberg–Marquardt damping: it grows if the quadratic model promises too much, and shrinks if the model holds.
 
-    Every few steps the closure of `step` is called a second time, for the loss after the step. With ρ the decrease of
-    the loss over the decrease that the model promised, the damping is multiplied by factor^every if ρ > ¾ and divided
-    by it if ρ < ¼ (Martens and Grosse, 2015, section 6.5; momentum counts as zero). The second call sees the same
-    batch again: BatchNorm counts it twice, dropout draws anew.
+    Every few steps the closure of `step` is called a second time, for the loss after the step. Let ρ be the decrease of
+    the loss divided by the decrease that the model promised: the damping is multiplied by factor^every if ρ > ¾ and
+    divided by it if ρ < ¼ (Martens and Grosse, 2015, section 6.5; momentum is ignored). The second call sees the same
+    batch again, so BatchNorm counts it twice and dropout draws again.
 
     Args:
-        start: The first ε.
-        factor: By which the damping shrinks in a step.
-        every: Steps between two looks.
+        start: The initial ε.
+        factor: What the damping is multiplied by, per step, while the model holds.
+        every: Number of steps between two comparisons.
 
     >>> Adaptive(0.1).change(0.9) < 1 == Adaptive(0.1).change(0.5) < Adaptive(0.1).change(-1.0)
     True
@@ -43,19 +43,19 @@ class Adaptive:
             raise ValueError(f"Adaptive: every={self.every}, the number of steps between two looks, is at least 1.")
 
     def change(self, ratio: float) -> float:
-        """By what the damping is multiplied."""
+        """What the damping is multiplied by, for a given ρ."""
         return change(ratio, self.factor**self.every)
 
 
 def change(ratio: float, factor: float) -> float:
-    """The factor if the model was good (ρ > ¾), its inverse if it was bad (ρ < ¼, or not a number)."""
+    """`factor` if the model was good (ρ > ¾), its inverse if it was bad (ρ < ¼ or NaN), else 1."""
     return factor if ratio > 0.75 else 1.0 if ratio >= 0.25 else 1 / factor
 
 
 def shares(
     rule: str, damping: float, rows: Float[Tensor, "G O"], columns: Float[Tensor, "G I"]
 ) -> tuple[Float[Tensor, "G 1"], Float[Tensor, "G 1"]]:
-    """What is added to the eigenvalues of B and of A; the product of the two is the damping ε.
+    """What is added to the eigenvalues of B, and to those of A; the product of the two is the damping ε.
 
     - "factored": √ε/π to B and π√ε to A, with π² = (tr A / dim A) / (tr B / dim B) (Martens and Grosse, 2015);
     - "root": √ε to both (George et al., 2018, appendix A.4).
@@ -68,7 +68,7 @@ def shares(
         both = torch.full_like(rows[:, :1], root)
         return both, both
     b, a = rows.mean(1, keepdim=True), columns.mean(1, keepdim=True)
-    # A layer without activity or without gradient has no scale of its own to share by.
+    # Without activity or without gradient there is no ratio.
     pi = torch.where((a > 0) & (b > 0), a / b, torch.ones_like(a)).sqrt()
     return root / pi, pi * root
 

@@ -1,4 +1,4 @@
-"""Eigenvectors and inverses of second moments, which try again with more damping."""
+"""Eigenvectors and inverses of second moments; a decomposition that fails is tried again with more damping."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from torchtangent.optim.layer import Layer
 
 Found = TypeVar("Found")
 _TRIES = 5
-_THREADS = 4  # each with a stream of a GPU: one decomposition alone leaves most of it idle
+_THREADS = 4  # each with its own CUDA stream: a single decomposition leaves most of a GPU idle
 
 
 def side_by_side(tasks: Mapping[str, Callable[[], dict[str, Tensor]]], device: torch.device) -> dict[str, dict]:
-    """What tasks give, by their names; on a GPU some are done at the same time."""
+    """The results of tasks, by name; on a GPU several run at the same time."""
     if device.type != "cuda" or len(tasks) < 2:
         return {name: task() for name, task in tasks.items()}
     _load(device)
@@ -35,7 +35,7 @@ def side_by_side(tasks: Mapping[str, Callable[[], dict[str, Tensor]]], device: t
             found = task()
         here.wait_stream(stream)
         for t in found.values():
-            t.record_stream(here)  # its memory is not for the other stream as long as this one may read it
+            t.record_stream(here)  # keeps its memory until this stream is done with it
         return found
 
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -44,7 +44,7 @@ def side_by_side(tasks: Mapping[str, Callable[[], dict[str, Tensor]]], device: t
 
 @cache
 def _load(device: torch.device) -> None:
-    """Have torch load its library of decompositions, which it does when it needs it, but not from several threads."""
+    """Make torch load its library of decompositions, which it does on demand, but not safely from several threads."""
     torch.linalg.eigh(torch.eye(2, device=device))
 
 
@@ -52,8 +52,8 @@ def eigenbases(layer: Layer, B: Float[Tensor, "G _ O"], A: Float[Tensor, "G _ I"
     """The eigendecomposition of a layer's B ⊗ A.
 
     Returns:
-        The eigenvectors of B ("left") and A ("right"), their eigenvalues by the "rows" and "columns" of the layer's
-        matrices, and the products of these ("values"), arranged as it suits the layer.
+        The eigenvectors of B ("left") and A ("right"), their eigenvalues per row ("rows") and column ("columns") of
+        the layer's matrices, and the products of these ("values"), in the layer's own layout.
     """
     rows, left = eigenbasis(B, f"cotangents of {layer.key}")
     columns, right = eigenbasis(A, f"inputs of {layer.key}")
@@ -63,9 +63,10 @@ def eigenbases(layer: Layer, B: Float[Tensor, "G _ O"], A: Float[Tensor, "G _ I"
 
 
 def eigenbasis(M: Float[Tensor, "G _ n"], what: str) -> tuple[Float[Tensor, "G n"], Float[Tensor, "G n n"]]:
-    """Eigenvalues (none below zero) and eigenvectors of symmetric matrices (their lower triangles, or fewer rows).
+    """Eigenvalues, clamped at zero, and eigenvectors of symmetric matrices.
 
-    Of R rows, which cost nR² + Rn² instead of n³: they are QR-decomposed, and the small R × R matrix that is left.
+    A matrix is given by its lower triangle, or as R < n rows r of which it is Σ r rᵀ. The latter takes a QR
+    decomposition and an eigendecomposition of size R, about nR² + Rn² multiplications instead of n³.
     """
     R, n = M.shape[1:]
     if n == R:
@@ -85,7 +86,7 @@ def _decompose(M: Float[Tensor, "G n n"]) -> tuple[Float[Tensor, "G n"], Float[T
 
 
 def inverse(M: Float[Tensor, "G n n"], shift: Float[Tensor, "G 1"], what: str) -> Float[Tensor, "G n n"]:
-    """(M + shift)⁻¹ of positive semi-definite matrices, which are written over."""
+    """(M + shift)⁻¹ for positive semi-definite matrices M, which are overwritten."""
 
     def invert(M: Tensor) -> Tensor:
         L = torch.linalg.cholesky(M)
@@ -96,7 +97,7 @@ def inverse(M: Float[Tensor, "G n n"], shift: Float[Tensor, "G 1"], what: str) -
 
 
 def _persist(compute: Callable[[Tensor], Found], M: Tensor, what: str) -> Found:
-    """Try, and try again with 10, 100, … times the rounding error added to the diagonal."""
+    """compute(M); if that fails, try again with 10, 100, … times the rounding error added to the diagonal."""
     scale = M.diagonal(dim1=1, dim2=2).mean(1, keepdim=True).clamp(min=torch.finfo(M.dtype).tiny)
     for i in range(_TRIES):
         try:

@@ -1,4 +1,4 @@
-"""From gradients and recorded factors to preconditioned gradients; nothing is written here."""
+"""From gradients and recorded factors to preconditioned gradients, without side effects."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from torchtangent.optim.plan import Plan
 from torchtangent.optim.ranks import Ranks
 from torchtangent.optim.replay import Replay
 
-_MEMORY = 0.95  # of averages of mean gradients, in a step
+_MEMORY = 0.95  # decay per step of the running averages of mean gradients
 
 
 class NotFinite(ArithmeticError):
-    """A parameter's second moments have NaN or infinity."""
+    """The second moments of the parameter that is named have NaN or infinity."""
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What one step knows.
+    """The inputs of one step.
 
     Attributes:
         raw: Mean gradients by parameter.
-        full: The same with weight decay, or the same mapping.
-        passes: Per-sample gradients by parameter, factored, for each backward pass.
-        whole: Whether `raw` is of these samples, not of other labels or of other ranks too.
-        states: What earlier steps left, by parameter.
+        full: Mean gradients with weight decay; the same object as `raw` if there is none.
+        passes: Factored per-sample gradients by parameter, for each backward pass.
+        whole: Whether `raw` comes from the samples and labels of `passes`, and from no other rank.
+        states: The states that earlier steps left, by parameter.
         dampings: ε, by parameter.
-        n: Samples, over all ranks.
-        share: The part of them that is on this rank.
-        scale: What makes recorded cotangents those of each sample's own loss.
+        n: Number of samples on all ranks.
+        share: The fraction of them that is on this rank.
+        scale: The factor that turns recorded cotangents into those of each sample's own loss.
         renew: The blocks whose decompositions are due.
     """
 
@@ -52,22 +52,22 @@ class Step:
     renew: Set[str]
 
     def due(self, name: str) -> bool:
-        """Whether a block gets a decomposition, or its like, now: it needs one, and samples tell it."""
+        """Whether to renew a block's decomposition (or diagonal): it needs that, and samples went through it."""
         return self.seen(name) and (name in self.renew or not self.states[name])
 
     def seen(self, name: str) -> bool:
-        """Whether samples of this step went through a parameter."""
+        """Whether the samples of this step went through a parameter."""
         return any(name in found for found in self.passes)
 
     def possible(self, name: str, method: Method) -> bool:
-        """Whether enough is known to move a parameter."""
+        """Whether enough is known to precondition a parameter."""
         return self.seen(name) or (not method.fresh and bool(self.states[name]))
 
 
 def directions(
     plan: Plan, method: Method, step: Step, ranks: Ranks, replay: Replay
 ) -> tuple[dict[str, Tensor], dict[str, State]]:
-    """Preconditioned gradients, in memory of their own, and the states that belong to them."""
+    """Preconditioned gradients, as new tensors by parameter, and the new states by block."""
     found, states = _unseen(plan, step)
     states.update(_renewed(plan, method, step, ranks))
     tasks = []
@@ -79,7 +79,7 @@ def directions(
             project = partial(_projected, layer, raw, step, ranks)
             passes = step.passes if step.whole else ()
             tasks.append(Task(layer, state, raw, full, step.dampings[layer.key], passes, project))
-    for together in _divided(tasks):
+    for together in _batched(tasks):
         for task, (parts, state) in zip(together, replay.solve(method, together, step.n), strict=True):
             states[task.layer.key] = state
             found.update({name: u for name, u in parts.items() if name in step.full})
@@ -95,9 +95,10 @@ def directions(
 
 
 def _unseen(plan: Plan, step: Step) -> tuple[dict[str, Tensor], dict[str, State]]:
-    """Parameters of which no sample's gradient is known: as they are, or divided by an average of n ∇² (and ε).
+    """Directions and states of parameters whose per-sample gradients are unknown.
 
-    That is what EKFAC-ra takes for the mean of squared per-sample gradients, with a longer memory.
+    The gradient is kept as it is (if the plan is `plain`), or divided by ε plus a running average of n ∇². That is how
+    EKFAC-ra estimates the mean of squared per-sample gradients, here with a longer memory.
     """
     found, states = {}, {}
     for name in plan.unseen:
@@ -108,7 +109,7 @@ def _unseen(plan: Plan, step: Step) -> tuple[dict[str, Tensor], dict[str, State]
             found[name] = full.clone()
             continue
         before = step.states[name].get("values", squares)
-        if before.shape == squares.shape:  # else it is of the block that it was in
+        if before.shape == squares.shape:  # else it belongs to a block that the parameter was in before
             squares = torch.lerp(before, squares, 1 - _MEMORY)
         states[name] = {"values": squares}
         found[name] = full / (squares + step.dampings[name])
@@ -116,7 +117,7 @@ def _unseen(plan: Plan, step: Step) -> tuple[dict[str, Tensor], dict[str, State]
 
 
 def _renewed(plan: Plan, method: Method, step: Step, ranks: Ranks) -> dict[str, State]:
-    """New decompositions where they are due, divided among the ranks."""
+    """The decompositions that are due, computed by all ranks together."""
     moments, by_rows = {}, method.by_rows and ranks.size == 1
     for layer in plan.layers:
         if step.due(layer.key):
@@ -132,28 +133,28 @@ def _renewed(plan: Plan, method: Method, step: Step, ranks: Ranks) -> dict[str, 
 
 
 def _sum(M: Tensor) -> Tensor:
-    """Not finite if a second moment is not; of one that is given by rows, its trace."""
+    """A number that is finite only if a second moment is: its sum, or its trace if it is given by rows."""
     return M.sum() if M.shape[1] == M.shape[2] else M.square().sum()
 
 
 def _projected(
     layer: Layer, raw: Parts, step: Step, ranks: Ranks, left: Tensor, right: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Uᵀ∇ and the mean of (Uᵀ∇_n)²."""
+    """Uᵀ∇, and the mean of (Uᵀ∇_n)² over the samples of all ranks."""
     g, squares = layer.project(raw, step.passes, left, right, step.scale / math.sqrt(step.n))
     return g, ranks.total(squares)
 
 
 def _diagonal(name: str, step: Step, ranks: Ranks) -> Tensor:
-    """The mean of ∇_n²."""
+    """The mean of ∇_n² over the samples of all ranks."""
     total = torch.stack([seen[name].square_sum() for seen in step.passes if name in seen]).sum(0)
     return ranks.total(total * (step.scale**2 / step.n))
 
 
-def _divided(tasks: list[Task]) -> list[list[Task]]:
-    """What is done at once: on a CPU a layer, while it is in the cache, elsewhere all, for the fewest launches.
+def _batched(tasks: list[Task]) -> list[list[Task]]:
+    """Tasks to solve together: one by one on a CPU, while a layer is in the cache; all on a GPU, for fewer launches.
 
-    All together need two or three numbers more for each parameter while they are in work.
+    Solving all at once temporarily takes two or three more numbers per parameter.
     """
     if not tasks:
         return []
@@ -162,6 +163,6 @@ def _divided(tasks: list[Task]) -> list[list[Task]]:
 
 
 def _filled(layer: Layer, grads: Mapping[str, Tensor], plan: Plan) -> dict[str, Tensor]:
-    """Zero for a part of a layer that has no gradient."""
+    """The gradients of a layer's parameters; zero for one that has none."""
     like = next(grads[name] for name in layer.names if name in grads)
     return {name: grads[name] if name in grads else like.new_zeros(plan.shapes[name]) for name in layer.names}

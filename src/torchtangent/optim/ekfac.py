@@ -1,4 +1,4 @@
-"""EKFAC as an optimizer: KFAC's eigenbasis, with second moments in it that are kept up to date."""
+"""EKFAC as an optimizer: KFAC's eigenbasis, in which the second moments are kept up to date."""
 
 from __future__ import annotations
 
@@ -23,68 +23,71 @@ class EKFAC(Preconditioned):
     """θ ← θ − η U (Uᵀ∇ / (s + ε)), with U the eigenvectors of E[ddᵀ] ⊗ E[aaᵀ] for each layer.
 
     George et al. (2018), *Fast approximate natural gradient descent in a Kronecker-factored eigenbasis*. U is computed
-    every `basis_every` steps, from the samples of that step's batch; s at every step:
+    every `basis_every` steps, from the batch of that step; s at every step:
 
-    - scalings="batch": s = E[(Uᵀ∇_n)²] over the samples of the batch, the best diagonal for this basis;
-    - scalings="average" (EKFAC-ra): s ← α s + (1 − α) N (Uᵀ∇)², a running average over mean gradients, which starts at
-      KFAC's eigenvalues with each new basis. Cheaper: samples are needed only when U is renewed.
+    - scalings="batch": s = E[(Uᵀ∇_n)²] over the samples of the batch, the best diagonal in this basis;
+    - scalings="average" (EKFAC-ra): s ← α s + (1 − α) N (Uᵀ∇)², a running average over mean gradients that starts from
+      KFAC's eigenvalues whenever U is renewed. It is cheaper: per-sample gradients are needed only to renew U.
 
-    Samples are the first axis of the model's input and output. Where they are in the layers is read off autograd's
-    graph: n·k rows may be k consecutive ones for each of n samples, or come token by token. Where it does not tell
-    (functions of one's own, checkpoints, compiled parts, a loss as output) they are taken to be the first. Two calls of
-    equally many samples before one backward are two views of the same samples, with a warning; to accumulate gradients,
-    call backward after each.
+    **Samples.** The first axis of the model's input and output counts the samples. Inside the model they are followed
+    through autograd's graph: the n·k rows that a layer sees may be k consecutive rows for each of n samples, or n
+    samples for each of k tokens. Where the graph does not tell (custom autograd functions, checkpoints, compiled parts,
+    a model that returns its loss) the first axis is assumed. Two calls of the model with equally many samples before
+    one backward pass count as two views of the same samples, with a warning. To accumulate gradients, call backward
+    after each batch.
 
-    A step that is too long makes the curvature of one batch stale before it is renewed: `kl_clip` bounds it, whatever
-    the rate and momentum. Where it does (`opt.clipped` counts), `lr` and its schedule matter little. Where the loss
-    still grows: raise `damping`, lower `kl_clip`, or renew more often; noisy curvature (batches of a few samples) wants
-    more damping. Where training is steady but slow: kl_clip=1e-2. kl_clip=None is the step of the papers, for which
-    `lr` and `damping` have to be searched. `damping` is in the units of squared gradients of one sample's loss: a loss
-    that is a mean over many outputs, not their sum, wants a far smaller one.
+    **Tuning.** A step that is too long makes the curvature stale before it is renewed. `kl_clip` bounds the step,
+    whatever the learning rate and momentum; while it is active (see `opt.clipped`), `lr` and its schedule matter
+    little. If the loss still grows, raise `damping`, lower `kl_clip`, or lower `basis_every`; batches of a few samples
+    give noisy curvature and need more damping. If training is steady but slow, try kl_clip=1e-2. kl_clip=None is the
+    step of the papers, for which `lr` and `damping` have to be searched. `damping` has the units of a squared gradient
+    of one sample's loss: if the loss is the mean over many outputs, not their sum, it has to be far smaller.
 
     Args:
         model: The network, or the DistributedDataParallel around it. Its layers carry hooks until `close()`.
-        lr: Learning rate η.
-        damping: ε, a number or an `Adaptive`, for which `step` needs a closure.
+        lr: The learning rate η.
+        damping: ε, a number, or an `Adaptive`, with which `step` needs a closure.
         scalings: "batch" (default) or "average".
-        decay: α, 0.75.
-        damping_rule: "single" (default: ε is added to s), "factored" (√ε/π and π√ε to the eigenvalues of the two
-            factors, with π² the ratio of their means) or "root" (√ε to both).
-        params: Which parameters: patterns or a predicate of name and tensor (as in `tt.jacobian`), or tensors or
-            groups as in torch, each with `lr`, `damping`, `momentum` or `weight_decay` of its own. By default all that
-            are trainable now; what is unfrozen later moves only if it is in `params` (as with
-            params=model.parameters()), from the next call of the model on.
+        decay: α, 0.75 by default.
+        damping_rule: "single" (default: ε is added to s), "factored" (√ε/π and π√ε are added to the eigenvalues of the
+            two factors, where π² is the ratio of their means) or "root" (√ε is added to both).
+        params: Which parameters to train: name patterns or a predicate of name and tensor, as in `tt.jacobian`; or
+            tensors or groups, as in torch, where a group may have its own `lr`, `damping`, `momentum` and
+            `weight_decay`. By default all that are trainable now. Parameters that are unfrozen later are trained only
+            if they are in `params` (as with params=model.parameters()), from the next call of the model on.
         momentum: μ in m ← μ m + u, θ ← θ − η m; 0 by default.
-        weight_decay: ω: ∇ + ωθ is preconditioned, or, if `decoupled`, θ is multiplied by 1 − ηω. Rather than a penalty
-            in the loss, which is preconditioned as well, but with a warning.
-        basis_every: Steps between two decompositions, 50 by default; with each it is checked that the layers saw the
-            whole gradient.
-        sua: Take the taps of convolutions as uncorrelated: smaller input factors, over channels only.
-        rest: What is no matrix of a linear map: "block" (default: norm layers and lone biases by their exact block, or
-            by one for each channel where that has more than 1024 rows; embeddings by their diagonal), "diagonal" or
-            "plain". Parameters of which no sample's gradient is known (of recurrent layers, class tokens, tied tables)
-            are divided by ε + a running average of N ∇², the mean gradient; with "plain" they keep it as it is.
-        loss: Whether the loss is a "mean" (default) or a "sum" over samples; the step is the same for both if it is
-            told (a sum of N samples that is taken for a mean makes steps far too short). With gradient accumulation
-            "mean" is the mean over all samples since the last step.
-        curvature: "empirical" (default: per-sample gradients of the loss) or "sampled" (labels drawn from the model;
-            needs `likelihood`, and `step` a closure). Where a sample has several terms the likelihood sums over them.
-        likelihood: "categorical" (classes are the last axis of outputs), "bernoulli" or "gaussian", for sampled
-            curvature.
+        weight_decay: ω: ∇ + ωθ is preconditioned or, if `decoupled`, θ is multiplied by 1 − ηω. Use it instead of a
+            penalty in the loss, which no layer records: that is preconditioned as well, but with a warning.
+        basis_every: Number of steps between two decompositions, 50 by default. At each one it is also checked that
+            what the layers recorded makes up the whole gradient.
+        sua: Treat the taps of convolutions as spatially uncorrelated, which makes the input factors smaller.
+        rest: How to precondition parameters that are not the matrix of a linear map. "block" (default): norm layers and
+            lone biases by their exact block (channel by channel if it would have more than 1024 rows), embeddings by
+            their diagonal. "diagonal": all by their diagonal. "plain": not at all. Parameters whose per-sample
+            gradients are unknown (recurrent layers, class tokens, tied embeddings) are divided by ε plus a running
+            average of N ∇², where ∇ is the mean gradient, or left as they are with "plain".
+        loss: Whether the loss is the "mean" (default) or the "sum" over samples. Both give the same step; a sum that is
+            declared a mean makes the steps far too short. With gradient accumulation, "mean" is the mean over all
+            samples since the last step.
+        curvature: "empirical" (default: per-sample gradients of the loss) or "sampled" (labels are drawn from the
+            model; this needs `likelihood`, and a closure in `step`). The likelihood is the sum over the terms of a
+            sample if it has several.
+        likelihood: For sampled curvature: "categorical" (classes are the last axis of the outputs), "bernoulli" or
+            "gaussian".
         decoupled: Whether weight decay multiplies θ by 1 − ηω instead of being preconditioned with the gradient.
-        kl_clip: κ, 1e-3 by default: the step is shortened to η² uᵀ(F + ε)u ≤ κ, with η / (1 − μ) for η; where the rate
-            rises, momentum shrinks by as much. If F is the Fisher matrix, that is twice the KL divergence that it
-            causes; empirical curvature falls with the loss, and steps are then longer. Of a loss that is a mean over
-            many outputs it is far weaker than of their sum. None for no bound.
-        scaler: The `torch.amp.GradScaler` of the loop. Needed only where `scaler.unscale_(opt)` is called before
+        kl_clip: κ, 1e-3 by default. The step is shortened until η² uᵀ(F + ε)u ≤ κ, with η / (1 − μ) for η; where the
+            learning rate rises, the momentum is reduced in proportion. If F is the Fisher matrix, the left side is
+            twice the KL divergence that the step causes. Empirical curvature falls with the loss, which makes steps
+            longer. If the loss is the mean over many outputs, not their sum, the bound is far weaker. None: no bound.
+        scaler: The `torch.amp.GradScaler` of the training loop. Needed only if `scaler.unscale_(opt)` is called before
             `scaler.step(opt)`.
-        seed: Of the sampled labels.
-        batch_axis: That of samples in the model's input: 0, or 1 where it has tokens first.
+        seed: The seed of the sampled labels.
+        batch_axis: The axis of samples in the model's input: 0, or 1 if tokens come first.
 
     Attributes:
-        steps: Steps taken.
-        skipped: Steps not taken, because something was not finite.
-        clipped: Steps that `kl_clip` shortened.
+        steps: Number of steps taken.
+        skipped: Number of steps not taken because something was not finite.
+        clipped: Number of steps that `kl_clip` shortened.
 
     Example:
         >>> import torch
@@ -123,7 +126,7 @@ class EKFAC(Preconditioned):
 @final
 @dataclass(frozen=True)
 class Scalings(Method):
-    """Divide by s + ε′ in the eigenbasis; `fresh` says whether s is the batch's own or a running average."""
+    """Divide by s + ε′ in the eigenbasis, where s is that of the batch if `fresh`, and else a running average."""
 
     fresh: bool
     decay: float
@@ -176,5 +179,6 @@ class Scalings(Method):
         return [s + self._shift(task) for task, s in zip(tasks, values, strict=True)]
 
     def _shift(self, task: Task) -> Tensor | float:
+        """ε′ of a layer, arranged like its s."""
         more = shift(task.layer.rule(self.rule), task.damping, task.state["rows"], task.state["columns"])
         return task.layer.arrange(more) if isinstance(more, Tensor) else more

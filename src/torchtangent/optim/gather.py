@@ -1,4 +1,4 @@
-"""From what the hooks recorded to per-sample gradients that are known to be right, or an error."""
+"""From what the hooks recorded to verified per-sample gradients, or an error."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torchtangent.optim.notices import Notices
 from torchtangent.optim.plan import Plan
 from torchtangent.optim.ranks import Ranks
 from torchtangent.optim.recorder import Recorder
-from torchtangent.optim.witness import rounding
+from torchtangent.optim.witness import tolerance
 
 
 def gather(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], notices: Notices, ranks: Ranks) -> Passes:
-    """Factored per-sample gradients by parameter for each backward pass, up to one common factor.
+    """The factored per-sample gradients by parameter, for each batch, up to one common factor.
 
-    A parameter whose uses no rule describes counts as not seen from now on, with a warning; one that has a gradient,
-    and a layer that was never called, is an error. Where a gradient has more parts than those recorded, the block stays
-    that of the recorded ones, with a warning.
+    A parameter with a use that no rule describes counts as unseen from now on, with a warning. One that has a gradient
+    although its layer was never called is an error. If a gradient has a part that was not recorded, the block is that
+    of the recorded part, with a warning.
     """
     _require_inputs(recorder)
     before, homes = set(plan.unseen), list(plan.homes)
@@ -60,7 +60,7 @@ def gather(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], notices:
 
 
 def _beside(recorder: Recorder) -> list[int]:
-    """The samples of batches that met in a backward pass, if parts of the model were called for one of them."""
+    """The sizes of batches that met in one backward pass, if one of them comes from calling parts of the model."""
     for batch in recorder.batches:
         met = [other for other in recorder.batches if other.passes.keys() & batch.passes.keys()]
         if batch.parts and len(met) > 1:
@@ -69,7 +69,7 @@ def _beside(recorder: Recorder) -> list[int]:
 
 
 def _require_inputs(recorder: Recorder) -> None:
-    """Nothing went through a graph that an earlier step was done with."""
+    """Refuse a backward pass through the graph of an earlier step."""
     lost = {path for batch in recorder.batches for each in batch.passes.values() for path in each.lost}
     if lost:
         raise RuntimeError(
@@ -79,7 +79,7 @@ def _require_inputs(recorder: Recorder) -> None:
 
 
 def _agree(plan: Plan, passes: Passes, names: list[str], ranks: Ranks, like: Tensor) -> None:
-    """What one rank has no rule for, none has; what one saw, all must have seen: else some would wait for ever."""
+    """Demote what any rank demoted, and refuse layers that only some ranks used: the others would wait forever."""
     demoted = [name in plan.unseen for name in names]
     seen = [any(name in each for each in passes) for name in names]
     demotions, sights = ranks.total(torch.tensor([demoted, seen], dtype=torch.int32, device=like.device)).tolist()
@@ -95,7 +95,7 @@ def _agree(plan: Plan, passes: Passes, names: list[str], ranks: Ranks, like: Ten
 
 
 def _require_seen(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], passes: Passes) -> None:
-    """Whatever has a gradient and is to be recorded was."""
+    """Refuse a parameter that has a gradient and should have been recorded, but was not."""
     for name, home in plan.homes.items():
         wanted = any(path in recorder.wanted for path, _ in home)
         if wanted and name in grads and not any(name in seen for seen in passes) and bool(grads[name].any()):
@@ -107,16 +107,16 @@ def _require_seen(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], p
 
 
 def _verify(plan: Plan, recorder: Recorder, passes: Passes) -> None:
-    """Where parameters are watched: do their factors add up to their gradients?"""
+    """Note in the plan which of the watched parameters have gradients that their factors do not add up to."""
     total = recorder.witness.total
     found = {name: [seen[name] for seen in passes if name in seen] for name in plan.homes if name in total}
     found = {name: jacobians for name, jacobians in found.items() if jacobians}
     if not found:
         return
     uses = [use for batch in recorder.batches for each in batch.uses.values() for use in each]
-    allowed = rounding({use.d.dtype for use in uses} | {grad.dtype for grad in total.values()})
+    allowed = tolerance({use.d.dtype for use in uses} | {grad.dtype for grad in total.values()})
     denied = recorder.witness.denied(found, allowed)
-    if any(batch.again for batch in recorder.batches):  # what was recorded is no part of the gradient
+    if any(batch.again for batch in recorder.batches):  # then what was recorded is not even a part of the gradient
         for name in denied:
             plan.demote(name, "the loss is made of gradients, of which its layer saw the first derivatives only")
         denied = []

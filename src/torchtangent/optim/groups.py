@@ -1,4 +1,4 @@
-"""Parameter groups: what the user may give, and what is checked of it."""
+"""Parameter groups: the forms in which a user may give them, and their checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchtangent.jacobians.select import select
 
 
 def as_groups(model: nn.Module, params: Any) -> list[dict[str, Any]]:
-    """What torch wants, from patterns, a predicate, tensors or groups."""
+    """Parameter groups as torch wants them, from patterns, a predicate, tensors or groups."""
     if params is None or isinstance(params, str) or callable(params):
         return [{"params": list(select(model, params).values())}]
     found = list(params)
@@ -22,12 +22,12 @@ def as_groups(model: nn.Module, params: Any) -> list[dict[str, Any]]:
 
 
 def by_name(groups: Iterable[dict[str, Any]], names: Mapping[int, str]) -> dict[str, dict[str, Any]]:
-    """The group of each parameter, which `names` (id → name) knows."""
+    """The group of each parameter by its name; `names` maps the id of a parameter to its name."""
     return {names[id(p)]: group for group in groups for p in group["params"]}
 
 
 def check_group(group: Mapping[str, Any], names: Mapping[int, str], shared: Collection[str]) -> None:
-    """Positive rates, no option that all groups share, and only parameters that the model (id → name) has."""
+    """Refuse a group with invalid numbers, with an option that all groups share, or with parameters not in `names`."""
     for what in shared:
         if what in group:
             raise ValueError(
@@ -40,7 +40,7 @@ def check_group(group: Mapping[str, Any], names: Mapping[int, str], shared: Coll
     if not 0 <= group["momentum"] < 1:
         raise ValueError(f"momentum={group['momentum']}: it should be in [0, 1).")
     if not 0 <= group["weight_decay"] < math.inf:
-        raise ValueError(f"weight_decay={group['weight_decay']}: it should not be negative, and finite.")
+        raise ValueError(f"weight_decay={group['weight_decay']}: it should be finite and not negative.")
     for i, p in enumerate(group["params"]):
         if id(p) not in names:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""KFAC as an optimizer: the damped Kronecker product of two second moments, inverted every so often."""
+"""KFAC as an optimizer: the damped Kronecker product of two second moments, inverted every few steps."""
 
 from __future__ import annotations
 
@@ -19,41 +19,35 @@ from torchtangent.optim.preconditioned import Preconditioned
 
 @final
 class KFAC(Preconditioned):
-    """δW = −η B⁻¹ ∇ A⁻¹ with A = E[aaᵀ], B = E[ddᵀ] of each layer, damped, renewed every `basis_every` steps.
+    """δW = −η B⁻¹ ∇ A⁻¹ with the damped A = E[aaᵀ] and B = E[ddᵀ] of each layer, renewed every `basis_every` steps.
 
     Martens and Grosse (2015), *Optimizing neural networks with Kronecker-factored approximate curvature*; Grosse and
     Martens (2016) for convolutions. With damping_rule="single" the product itself is damped, (B ⊗ A + ε)⁻¹, in its
     eigenbasis.
 
-    Samples are the first axis of the model's input and output. Where they are in the layers is read off autograd's
-    graph: n·k rows may be k consecutive ones for each of n samples, or come token by token. Where it does not tell
-    (functions of one's own, checkpoints, compiled parts, a loss as output) they are taken to be the first. Two calls of
-    equally many samples before one backward are two views of the same samples, with a warning; to accumulate gradients,
-    call backward after each.
-
-    Options are those of `EKFAC`, which says more about them.
+    `EKFAC` explains the options that both share, how samples are recognized, and how to tune.
 
     Args:
         model: The network, or the DistributedDataParallel around it. Its layers carry hooks until `close()`.
-        lr: Learning rate η.
-        damping: ε, a number or an `Adaptive`, for which `step` needs a closure.
-        damping_rule: "factored" (√ε/π is added to B and π√ε to A, with π² the ratio of their mean eigenvalues), "root"
-            (√ε to both) or "single" (ε to B ⊗ A).
+        lr: The learning rate η.
+        damping: ε, a number, or an `Adaptive`, with which `step` needs a closure.
+        damping_rule: "factored" (default: √ε/π is added to B and π√ε to A, where π² is the ratio of the mean
+            eigenvalues of A and B), "root" (√ε is added to both) or "single" (ε is added to B ⊗ A).
         params: Which parameters: patterns, a predicate, tensors or groups; by default all that are trainable now.
         momentum: μ in m ← μ m + u, θ ← θ − η m.
-        weight_decay: ω: ∇ + ωθ is preconditioned, or, if `decoupled`, θ is multiplied by 1 − ηω.
-        basis_every: Steps between two decompositions.
-        sua: Take the taps of convolutions as uncorrelated.
-        rest: What is no matrix of a linear map: by its "block", its "diagonal" or "plain" (see `EKFAC`).
-        loss: Whether the loss is a "mean" or a "sum" over samples.
-        curvature: "empirical" (per-sample gradients of the loss) or "sampled" (labels drawn from the model).
-        likelihood: "categorical", "bernoulli" or "gaussian", for sampled curvature.
+        weight_decay: ω: ∇ + ωθ is preconditioned or, if `decoupled`, θ is multiplied by 1 − ηω.
+        basis_every: Number of steps between two decompositions.
+        sua: Treat the taps of convolutions as spatially uncorrelated.
+        rest: How to precondition what is not the matrix of a linear map: "block", "diagonal" or "plain".
+        loss: Whether the loss is the "mean" or the "sum" over samples.
+        curvature: "empirical" (per-sample gradients of the loss) or "sampled" (labels are drawn from the model).
+        likelihood: For sampled curvature: "categorical", "bernoulli" or "gaussian".
         decoupled: Whether weight decay multiplies θ instead of being preconditioned.
-        kl_clip: κ, 1e-3 by default: the step is shortened to η² uᵀ(F + ε)u ≤ κ, with η / (1 − μ) for η; None for
-            no bound.
-        scaler: The `torch.amp.GradScaler` of the loop, where `scaler.unscale_(opt)` is called.
-        seed: Of the sampled labels.
-        batch_axis: That of samples in the model's input: 0, or 1 where it has tokens first.
+        kl_clip: κ, 1e-3 by default: the step is shortened until η² uᵀ(F + ε)u ≤ κ, with η / (1 − μ) for η. None: no
+            bound.
+        scaler: The `torch.amp.GradScaler` of the training loop, if it calls `scaler.unscale_(opt)`.
+        seed: The seed of the sampled labels.
+        batch_axis: The axis of samples in the model's input: 0, or 1 if tokens come first.
     """
 
     def __init__(
@@ -72,7 +66,7 @@ class KFAC(Preconditioned):
 @final
 @dataclass(frozen=True)
 class Inverses(Method):
-    """Multiply by the inverses of both damped factors, as they were when they were last computed."""
+    """Multiply by the inverses of both damped factors, as of their last decomposition."""
 
     rule: str
     kind = "KFAC"
@@ -87,7 +81,7 @@ class Inverses(Method):
         if rule == "single":
             found = eigenbases(layer, B, A)
             return {key: found[key] for key in ("left", "right", "values")}
-        # Means of the diagonals are all that the rules need of the eigenvalues.
+        # The rules only need the mean eigenvalue of each factor, which is the mean of its diagonal.
         rows, columns = B.diagonal(dim1=1, dim2=2), layer.columns(A.diagonal(dim1=1, dim2=2))
         beta, alpha = shares(rule, damping, rows, columns)
         left, right = inverse(B, beta, f"cotangents of {layer.key}"), inverse(A, alpha, f"inputs of {layer.key}")
@@ -100,6 +94,7 @@ class Inverses(Method):
         return values
 
     def _solved(self, task: Task) -> dict[str, Tensor]:
+        """The preconditioned gradient of a layer, by parameter."""
         layer, state = task.layer, task.state
         left, right = state["left"], state["right"]
         passes = task.passes if task.full is task.raw else ()

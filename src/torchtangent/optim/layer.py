@@ -1,4 +1,4 @@
-"""What a preconditioner needs of a block of parameters: to be G matrices, with second moments of rows and columns."""
+"""The interface of a block of parameters: G matrices, with second moments of their rows and of their columns."""
 
 from __future__ import annotations
 
@@ -20,43 +20,47 @@ Passes = Sequence[Mapping[str, LayerJacobian]]  # per-sample gradients by parame
 
 
 class Layer(ABC):
-    """Parameters whose block of F is (nearly) B ⊗ A: the Kronecker product of two second moments."""
+    """Parameters whose block of F is, or is approximated by, a Kronecker product B ⊗ A of two second moments.
+
+    Axes: G matrices of O rows and J columns; A has I rows, where I = J unless columns share a factor.
+    """
 
     @property
     @abstractmethod
     def names(self) -> tuple[str, ...]:
-        """The parameters. The state of the block is kept with the first."""
+        """The names of the parameters."""
 
     @property
     def key(self) -> str:
-        """The parameter that the state of the block is kept with."""
+        """The first parameter, under which the state of the block is kept."""
         return self.names[0]
 
     @abstractmethod
     def rule(self, chosen: str) -> str:
-        """How it is damped, if `chosen` is how layers with two factors are."""
+        """The damping rule for this block, if `chosen` is the one for blocks with two factors."""
 
     @abstractmethod
     def moments(
         self, passes: Passes, n: int, share: float, scale: float | Tensor, *, by_rows: bool
     ) -> tuple[Float[Tensor, "G _ O"], Float[Tensor, "G _ I"]]:
-        """B and A of `scale` times the per-sample gradients: this rank's part of the means over all n samples.
+        """B and A of the per-sample gradients times `scale`: this rank's part of the means over all n samples.
 
-        Their lower triangles: what stands above may be anything finite. Or, if they may be given `by_rows`, fewer
-        rows r of which they are Σ r rᵀ. `share` is the part of the samples that this rank has.
+        Only their lower triangles are defined; the rest is finite. If `by_rows` allows it, a second moment may be
+        given as fewer rows r, of which it is Σ r rᵀ. `share` is the fraction of the samples that is on this rank.
         """
 
     def thin(self, passes: Passes) -> bool:
-        """Whether to know each sample's gradient makes `rotate` and `multiply` less work, as for few samples."""
+        """Whether `rotate` and `multiply` are cheaper with the per-sample gradients, as for few samples."""
         return False
 
     @abstractmethod
     def rotate(
         self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], passes: Passes = ()
     ) -> Float[Tensor, "G *OJ"]:
-        """leftᵀ M right of tensors that have the shapes of the parameters, as matrices M; arranged as it suits.
+        """leftᵀ M right, where `parts` are tensors shaped like the parameters and M their matrices.
 
-        M may be a multiple of the mean of the samples' gradients in `passes`, which is looked at where it saves work.
+        The layout of the result is the layer's own; see `arrange`. If M may be a multiple of the mean of the
+        per-sample gradients, these can be given as `passes`: they are used if that saves work and M is one.
         """
 
     @abstractmethod
@@ -68,47 +72,47 @@ class Layer(ABC):
         right: Float[Tensor, "G I I"],
         scale: float | Tensor,
     ) -> tuple[Float[Tensor, "G *OJ"], Float[Tensor, "G *OJ"]]:
-        """`rotate(mean, left, right)` of the mean gradient, and Σ_n (scale · leftᵀ J_n right)² of each sample's."""
+        """`rotate(mean, left, right)` of the mean gradient, and Σ_n (scale · leftᵀ J_n right)² over the samples."""
 
     @abstractmethod
     def back(
         self, turned: Float[Tensor, "G *OJ"], left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"]
     ) -> dict[str, Tensor]:
-        """left M rightᵀ of what `rotate` gave, as tensors of their own that have the shapes of the parameters."""
+        """left M rightᵀ for an M in the layout of `rotate`, as new tensors shaped like the parameters."""
 
     @abstractmethod
     def multiply(
         self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], passes: Passes = ()
     ) -> dict[str, Tensor]:
-        """left M rightᵀ, from and to tensors that have the shapes of the parameters; `passes` as for `rotate`."""
+        """left M rightᵀ, from and to tensors shaped like the parameters; `passes` as in `rotate`."""
 
     @abstractmethod
     def columns(self, values: Float[Tensor, "G I"]) -> Float[Tensor, "G J"]:
-        """Eigenvalues of A, one for each column of a matrix."""
+        """The eigenvalues of A as one number per column of a matrix."""
 
     @abstractmethod
     def arrange(self, matrix: Float[Tensor, "G O J"]) -> Float[Tensor, "G *OJ"]:
-        """A number for each row and column, arranged like those of `rotate`."""
+        """A matrix with one number per row and column, in the layout of `rotate`."""
 
     def alone(self, alpha: Float[Tensor, "G 1"]) -> dict[str, Tensor]:
-        """What is to be kept beside (A + α)⁻¹ where A leaves out a column that stands alone."""
+        """What has to be kept beside (A + α)⁻¹ if one column is not part of A."""
         return {}
 
     @abstractmethod
     def explain(self, kind: str) -> dict[str, str]:
-        """What is said of each parameter, if layers with two factors are of a `kind`."""
+        """A description of each parameter, where blocks with two factors are called `kind`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Weight:
-    """How the weight of a linear map is G matrices (O, I): a group of a convolution is a map of its own channels.
+    """The weight of a linear map as G matrices (O, I), one per group of a convolution.
 
     Args:
-        name: Of the weight.
-        bias: Name of the bias, if it shares the weight's cotangents: the last column of [W b].
-        shape: Of the weight.
+        name: The name of the weight.
+        bias: The name of the bias if it is the last column of [W b], that is, if it shares the weight's cotangents.
+        shape: The shape of the weight.
         groups: G.
-        order: The axes of one group's weight in matrix order, first O, then those of I.
+        order: The axes of one group's weight in matrix order: first O, then those of I.
     """
 
     name: str
@@ -119,7 +123,7 @@ class Weight:
 
     @classmethod
     def of(cls, module: nn.Module, shape: torch.Size, name: str, bias: str | None) -> Weight:
-        """A weight of a Linear layer, a convolution or attention."""
+        """The weight of a Linear layer, of a convolution or of attention."""
         dims = len(shape)
         order = transposed_order(dims) if isinstance(module, _ConvTransposeNd) else tuple(range(dims))
         groups = module.groups if isinstance(module, _ConvNd) else 1
@@ -137,7 +141,7 @@ class Weight:
         return rows, self.shape.numel() // (self.groups * rows)
 
     def matrices(self, W: Tensor) -> Float[Tensor, "G O I"]:
-        """The weight, or what has its shape, as matrices."""
+        """A tensor shaped like the weight as matrices."""
         return as_matrices(W, self.groups, self.order)
 
     def tensor(self, matrices: Float[Tensor, "G O I"]) -> Tensor:
@@ -145,7 +149,7 @@ class Weight:
         return as_weight(matrices, self.shape, self.order)
 
     def explain(self, how: str, more: str = "") -> dict[str, str]:
-        """Kind and size, and where the bias is."""
+        """A description of weight and bias: kind, size, and that the bias is a column of the weight."""
         rows, columns = self.size
         groups = f"{self.groups} groups of " if self.groups > 1 else ""
         said = {self.name: f"{how}, {groups}{rows} × {columns + (self.bias is not None)}{more}"}
@@ -153,5 +157,5 @@ class Weight:
 
 
 def each(a: Float[Tensor, "G X Y"], b: Float[Tensor, "G Y"]) -> Float[Tensor, "G X"]:
-    """a b of a vector for each group, which is not a product with a matrix of one column: twice as slow on a CPU."""
+    """a b for one vector b per group. As a product with a one-column matrix it would take twice as long on a CPU."""
     return torch.mv(a[0], b[0].contiguous()).unsqueeze(0) if len(a) == 1 else torch.bmm(a, b.unsqueeze(2)).squeeze(2)

@@ -17,13 +17,13 @@ from torchtangent.operators import Basis, Columns, Space
 from torchtangent.operators.product import empty_rows, product
 from torchtangent.optim.layer import Layer, Parts, Passes, Weight, each
 
-_LESS = 0.9  # of the multiplications: factors that need more of them are not looked at
+_LESS = 0.9  # per-sample gradients are used only if they need less than this fraction of the multiplications
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Matrix(Layer):
-    """[W b], with A = Σ aaᵀ / (number of locations) over inputs or patches with a one at their end, B = Σ ddᵀ / n."""
+    """[W b] with A = Σ aaᵀ / (number of locations), where a is an input or patch with 1 appended, and B = Σ ddᵀ / n."""
 
     weight: Weight
 
@@ -76,7 +76,7 @@ class Matrix(Layer):
             less = 2 * len(d) < d.shape[1] + a.shape[1]
             c = self._multiple(mean, jacobians[0]) if less else None
             g = self.rotate(mean, left, right) if c is None else product(d.mT, a, reused=True).mul_(c).unsqueeze(0)
-            # Σ_n (d aᵀ)² = (Σ_n d²)ᵀ a², entry by entry.
+            # Σ_n (d_n a_nᵀ)² = Σ_n d_n² (a_n²)ᵀ, squares being entrywise.
             return g, product(d.div_(unit).square_().mT, a.square_(), reused=True).mul_(rescale).unsqueeze(0)
         squares = summed([self._squares(jacobian, left / unit, right) for jacobian in jacobians])
         return self.rotate(mean, left, right), squares * rescale
@@ -119,7 +119,7 @@ class Matrix(Layer):
         return half
 
     def _other_half(self, half: Float[Tensor, "G O J"], right: Float[Tensor, "G I I"]) -> dict[str, Tensor]:
-        """half rightᵀ, weight and bias apart: a slice of their product would have to be copied."""
+        """half rightᵀ, separately for weight and bias: a slice of the joint product would have to be copied."""
         if self.weight.bias is None:
             return {self.key: self.weight.tensor(product(half, right.mT))}
         return {
@@ -128,6 +128,7 @@ class Matrix(Layer):
         }
 
     def _sums(self, jacobian: Outer, by_rows: bool = False) -> OuterMoments:
+        """An empty accumulator for the second moments of this layer."""
         shapes = {self.key: torch.empty(self.weight.shape, device="meta")}
         if self.weight.bias is not None:
             rows = self.weight.size[0] * self.weight.groups
@@ -135,11 +136,12 @@ class Matrix(Layer):
         return OuterMoments(Space.of(shapes), self.key, jacobian, self.weight.bias, "expand", thin=by_rows)
 
     def _squares(self, jacobian: Outer, left: Tensor, right: Tensor) -> Float[Tensor, "G O J"]:
+        """Σ_n (leftᵀ J_n right)², entry by entry."""
         bases: list[tuple[Basis, Basis]] = [(Columns(b), Columns(a)) for b, a in zip(left, right, strict=True)]
         return torch.stack(self._sums(jacobian).rotated_squares({self.key: jacobian}, bases))
 
     def _rotated_vectors(self, jacobian: Outer, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-        """dᵀ left and [a 1] right, where each sample has one location."""
+        """d left and [a 1] right with a row per sample, where each sample has one location."""
         d, a = product(jacobian.d[:, 0, 0, 0], left), jacobian.a[:, 0, 0]
         if self.weight.bias is None:
             return d, product(a, right)
@@ -148,7 +150,7 @@ class Matrix(Layer):
     def _factors(
         self, mean: Parts, left: Float[Tensor, "O O"], right: Float[Tensor, "I I"], passes: Passes
     ) -> tuple[Float[Tensor, "O N"], Float[Tensor, "N J"], float] | None:
-        """leftᵀ M right as a product of two matrices and a number, if that is known and less work."""
+        """leftᵀ M right as two matrices and a number whose product it is, if that is possible and less work."""
         if not self.thin(passes):
             return None
         (jacobian,) = outers(self, passes)
@@ -159,11 +161,12 @@ class Matrix(Layer):
         return d.mT, a, c
 
     def _multiple(self, mean: Parts, jacobian: Outer) -> float | None:
-        """c if the mean gradient M is c Σ_n d [a 1]ᵀ; None if it is not: anyone may change gradients.
+        """c if the mean gradient M is c Σ_n d [a 1]ᵀ, else None: the user may have changed the gradients.
 
-        Compared by a random vector on its left, and, unless c = 1, by one on its right (all gradients of one sample
-        would be multiples of each other), entry by entry, against the rounding of the terms. Where it holds, M can be
-        multiplied by way of its factors, less work for small batches. Not on GPUs, which would wait for it.
+        If it is, products with M can be computed from its factors, which is less work for small batches. Both sides are
+        compared entry by entry, up to the rounding of the terms, after multiplication by a random vector from the left
+        and, unless c = 1, from the right (with a single sample, one side alone could not tell). Not on GPUs, where the
+        comparison would have to be waited for.
         """
         W, d, a = mean[self.key].flatten(1), jacobian.d[:, 0, 0, 0], jacobian.a[:, 0, 0]
         if W.device.type != "cpu" or d.dtype != W.dtype:
@@ -187,19 +190,19 @@ class Matrix(Layer):
 
 
 def outers(layer: Layer, passes: Passes) -> list[Outer]:
-    """Per-sample gradients of the weight, one for each backward pass that went through it."""
+    """The per-sample gradients of a layer's weight, for each backward pass that went through it."""
     found = [seen.get(layer.key) for seen in passes]
     return [jacobian for jacobian in found if isinstance(jacobian, Outer)]
 
 
 def size_of(jacobians: list[Outer]) -> Tensor:
-    """The size of cotangents: in other units, products of squares are subnormal numbers, and ten times as slow."""
+    """The root mean square of the cotangents, as a unit for them: subnormal squares would be ten times as slow."""
     sizes = [torch.linalg.vector_norm(jacobian.d) / math.sqrt(jacobian.d.numel()) for jacobian in jacobians]
     return torch.stack(sizes).amax().clamp(min=torch.finfo(sizes[0].dtype).tiny)
 
 
 def _are_multiples(pairs: list[tuple[Tensor, Tensor, Tensor]], c: float, terms: int) -> bool:
-    """Whether all numbers of the first are c times those of the second, up to the rounding of `terms` of a size."""
+    """Whether found = c v in every triple (found, v, size), up to the rounding of `terms` terms of that size."""
     allowed = 2 * math.sqrt(terms) * torch.finfo(pairs[0][0].dtype).eps * abs(c)
     return all(bool((torch.sub(found, v, alpha=c).abs_() <= allowed * size).all()) for found, v, size in pairs)
 
@@ -210,16 +213,17 @@ def _norms_of_columns(t: Float[Tensor, "N I"]) -> Float[Tensor, " I"]:
 
 
 def _vectors(jacobian: Outer) -> bool:
-    """Whether it is a linear layer's and each sample has one location: J_n = d aᵀ."""
+    """Whether J_n = d aᵀ: a linear layer, with one location per sample."""
     return jacobian.d.shape[1:4] == (1, 1, 1) and len(jacobian.shape) == 2
 
 
 @cache
 def _direction(size: int, dtype: torch.dtype) -> Float[Tensor, "I"]:
-    """A random vector, the same at every call; no entry is near zero, where a change would be missed."""
+    """A fixed random vector, with no entry near zero, which would hide a difference."""
     r = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=dtype, device="cpu")
     return r + r.sign()
 
 
 def summed(tensors: list[Tensor]) -> Tensor:
+    """The sum of tensors; a single one is not copied."""
     return tensors[0] if len(tensors) == 1 else torch.stack(tensors).sum(0)

@@ -1,4 +1,4 @@
-"""What an optimizer does with the second moments of its layers: the one place where KFAC and EKFAC differ."""
+"""How second moments become preconditioned gradients: the one place where KFAC and EKFAC differ."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Task:
         layer: The layer.
         state: What is kept of its second moments.
         raw: Its gradient without weight decay.
-        full: Its gradient; the same mapping if there is no weight decay.
+        full: Its gradient with weight decay; the same object as `raw` if there is none.
         damping: ε.
-        passes: Each sample's gradient, where `raw` may be a multiple of their mean.
-        project: (left, right) ↦ `raw` in a Kronecker basis, and the mean of squared per-sample gradients there.
+        passes: The per-sample gradients, if `raw` may be a multiple of their mean; empty if it is not.
+        project: (left, right) ↦ `raw` in this Kronecker basis, and the mean of squared per-sample gradients in it.
     """
 
     layer: Layer
@@ -38,12 +38,12 @@ class Task:
 
 
 class Method(ABC):
-    """From second moments to preconditioned gradients, without memory of its own.
+    """Turns second moments into preconditioned gradients. It is stateless.
 
     Attributes:
-        kind: Its name.
+        kind: The name of the optimizer.
         fresh: Whether per-sample gradients are needed at every step, not only for decompositions.
-        by_rows: Whether it decomposes second moments that are known by a few rows.
+        by_rows: Whether `decompose` also takes a second moment Σ r rᵀ as its few rows r.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Method(ABC):
 
     @abstractmethod
     def options(self) -> dict[str, Any]:
-        """Its options, by the names that the optimizer takes them under."""
+        """Its options, by the names that they have as arguments of the optimizer."""
 
     @abstractmethod
     def decompose(self, layer: Layer, B: Tensor, A: Tensor, damping: float) -> State:
@@ -60,8 +60,8 @@ class Method(ABC):
 
     @abstractmethod
     def solve(self, tasks: Sequence[Task], n: int) -> list[tuple[dict[str, Tensor], State]]:
-        """(F_layer + ε)⁻¹ full by parameter and the new state of each layer, from n samples."""
+        """For each layer (F_layer + ε)⁻¹ `full`, by parameter, and its new state. n is the number of samples."""
 
     @abstractmethod
     def scale(self, values: Tensor, raw: Tensor, squares: Callable[[], Tensor], n: int) -> Tensor:
-        """The numbers to divide by, from the last ones, the mean gradient and the mean of squared per-sample ones."""
+        """The new diagonal, from the last one, the mean gradient and the mean of squared per-sample gradients."""

@@ -1,4 +1,4 @@
-"""Warnings that an optimizer gives once, not at every step."""
+"""Warnings that an optimizer gives once instead of at every step."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from torchtangent.notice import listed, warn
 
 
 class Notices:
-    """What was already said."""
+    """Remembers which warnings were given."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
 
     def new(self, names: Iterable[str], topic: str) -> list[str]:
-        """Those names that nothing was said about under a topic, which from now on count as named."""
+        """The names not yet mentioned under a topic; they count as mentioned from now on."""
         found = [name for name in names if f"{topic}: {name}" not in self._said]
         self._said.update(f"{topic}: {name}" for name in found)
         return found
 
     def ruleless(self, kind: str, names: Mapping[str, str], total: int, fallback: str) -> None:
-        """That of some of all parameters, in layers of some kinds, no sample's gradient is known."""
+        """Warn about parameters whose layers (name → type of layer) have no rule."""
         if self.new(names, "unseen"):
             said = listed([f"{name} ({layer})" for name, layer in names.items()])
             warn(
@@ -30,7 +30,7 @@ class Notices:
 
 
 def round_number(count: int) -> bool:
-    """Whether a count is 1, 10, 100, …: often enough to say something that happens again and again.
+    """Whether a count is 1, 10, 100, …: when to repeat a warning about something that keeps happening.
 
     >>> [count for count in range(1, 200) if round_number(count)]
     [1, 10, 100]

@@ -12,7 +12,7 @@ from torchtangent.optim.plan import RESTS
 
 
 class Options(TypedDict, total=False):
-    """What every preconditioned optimizer takes besides `model`, `lr` and `damping`; see `EKFAC`."""
+    """The keyword arguments of every preconditioned optimizer; `EKFAC` explains them."""
 
     params: Any
     momentum: float
@@ -32,9 +32,7 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Settings:
-    """What holds for all parameters and the whole run.
-
-    What each is, `EKFAC` says.
+    """The options that hold for all parameters and the whole run; `EKFAC` explains them.
 
     >>> Settings().basis_every
     50
@@ -54,7 +52,7 @@ class Settings:
 
     @classmethod
     def of(cls, kind: str, options: Mapping[str, Any]) -> Settings:
-        """Those of an optimizer of a `kind`, if it knows the options."""
+        """The settings of an optimizer of this kind; a TypeError names an option that it does not have."""
         known = [field.name for field in fields(cls)]
         for name in options:
             if name not in known:

@@ -1,4 +1,4 @@
-"""Which parameter is preconditioned how: decided by the layers that hold it, and said."""
+"""How each parameter is preconditioned, as decided by the layers that hold it."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ RESTS = ("block", "diagonal", "plain")
 
 @dataclass(eq=False)
 class Plan:
-    """Every chosen parameter is in one of three places.
+    """Which parameters get a block, which a diagonal, and which are `unseen`: each is in exactly one of the three.
 
     Attributes:
-        layers: Parameters that get a block: weights of linear maps (with their biases), norm layers.
-        diagonal: Parameters that get the diagonal of their block.
-        unseen: Parameters of which no sample's gradient is known, and why.
-        ruleless: Those of them that no rule describes, and the kind of layer that they are in.
-        plain: Whether these keep their gradient; else they get a diagonal that mean gradients tell.
-        more: Parameters whose gradient had, when last checked, a part that their layers did not record.
-        modules: The layers to record, by their path.
-        homes: For each recorded parameter the (path, attribute) where it stands.
-        shapes: Of all chosen parameters.
+        layers: The blocks: weights of linear maps (with their biases), norm layers.
+        diagonal: Parameters preconditioned by the diagonal of their block.
+        unseen: Parameters whose per-sample gradients are unknown, and why.
+        ruleless: Those of them in a layer that has no rule, and the type of that layer.
+        plain: Whether unseen parameters keep their gradient; else they get a diagonal made of mean gradients.
+        more: Parameters whose gradient, when last checked, had a part that no layer recorded.
+        modules: The layers to record, by path.
+        homes: Where each recorded parameter stands: pairs (path of a layer, name in it).
+        shapes: The shapes of all chosen parameters.
     """
 
     layers: list[Layer] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Plan:
 
     @classmethod
     def of(cls, model: nn.Module, names: Mapping[int, str], *, sua: bool, rest: str) -> Plan:
-        """The plan for the parameters of a model that `names` (id → name) knows."""
+        """The plan for some parameters of a model; `names` maps their ids to their names."""
         plan = cls(plain=rest == "plain")
         places: Counter[str] = Counter()
         owner: dict[str, nn.Module] = {}
@@ -80,7 +80,7 @@ class Plan:
         return plan
 
     def demote(self, name: str, why: str) -> None:
-        """A parameter, with what shares its block, counts as not seen from now on."""
+        """Treat a parameter, and all that share its block, as unseen from now on."""
         names = next((layer.names for layer in self.layers if name in layer.names), (name,))
         self.layers = [layer for layer in self.layers if layer.names != names]
         self.diagonal = [other for other in self.diagonal if other not in names]
@@ -89,19 +89,19 @@ class Plan:
         self._forget_unused()
 
     def keep_unseen(self, unseen: Mapping[str, str]) -> None:
-        """Demote what another plan for these parameters did."""
+        """Demote the parameters that another plan had demoted."""
         for name, why in unseen.items():
             if name in self.homes:
                 self.demote(name, why)
 
     def paths(self, names: list[str]) -> set[str]:
-        """The recorded layers that some parameters stand in."""
+        """The paths of the recorded layers that hold these parameters."""
         return {path for name in names for path, _ in self.homes[name]}
 
     def jacobians(self, batch: Batch, welcome: Set[str] = frozenset()) -> dict[str, LayerJacobian]:
-        """Per-sample gradients of the recorded parameters in one backward pass, factored.
+        """The factored per-sample gradients of the recorded parameters in one batch.
 
-        A layer that no rule describes here is demoted; one that is only `welcome` is left out.
+        Parameters of a layer whose rule does not apply here are demoted; if the layer is only `welcome`, left out.
         """
         found: dict[str, LayerJacobian] = {}
         by_path: dict[str, list[dict[str, LayerJacobian]]] = {}
@@ -134,11 +134,11 @@ class Plan:
 
     @property
     def fallback(self) -> str:
-        """What parameters get of which no sample's gradient is known."""
+        """How unseen parameters are preconditioned, in words."""
         return "plain gradient" if self.plain else "diagonal from mean gradients"
 
     def _add_rest(self, owner: Mapping[str, nn.Module], places: Mapping[str, int], rest: str) -> None:
-        """What is no matrix of a linear map; the parameters of one norm layer are one block."""
+        """Place the parameters that are no matrix of a linear map; those of one norm layer form one block."""
         joint = {name for layer in self.layers for name in layer.names}
         blocks: dict[str | int, list[str]] = {}
         for name, module in owner.items():
@@ -153,14 +153,14 @@ class Plan:
         self.layers += [Vector.of({name: self.shapes[name] for name in names}) for names in blocks.values()]
 
     def _forget_unused(self) -> None:
-        """Layers none of whose parameters are to be seen need no hooks."""
+        """Drop the layers that hold none of the parameters to be recorded: they need no hooks."""
         self.homes = {name: home for name, home in self.homes.items() if name not in self.unseen}
         used = self.paths(list(self.homes))
         self.modules = {path: module for path, module in self.modules.items() if path in used}
 
 
 def _kind(module: nn.Module) -> str:
-    # Attention computes with this layer's weight itself, and has it as a type of its own to say so.
+    # The type of attention's output projection, which is never called: attention uses its weight.
     return "MultiheadAttention" if isinstance(module, NonDynamicallyQuantizableLinear) else type(module).__name__
 
 
@@ -173,7 +173,7 @@ def _linear(module: nn.Module, shape: torch.Size, name: str, bias: str | None, *
 
 
 def _place(model: nn.Module, path: str, attribute: str) -> tuple[str, str] | None:
-    """The path of the layer that is recorded for a parameter, and the parameter's name in it."""
+    """The path of the layer to record for a parameter, and the parameter's name in it; None if there is no rule."""
     if type(model.get_submodule(path)) in RULES and attribute in ("weight", "bias"):
         return path, attribute
     return projection_of(model, path, attribute)

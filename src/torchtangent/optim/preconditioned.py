@@ -1,4 +1,4 @@
-"""What KFAC and EKFAC share as optimizers: the face of a torch optimizer, and the order of a step."""
+"""What KFAC and EKFAC share: the interface of a torch optimizer, and the order of a step."""
 
 from __future__ import annotations
 
@@ -29,27 +29,28 @@ from torchtangent.optim.ranks import Ranks
 from torchtangent.optim.recorder import Recorder
 from torchtangent.optim.replay import Replay
 from torchtangent.optim.resume import Progress, options_of
+from torchtangent.optim.schedule import Schedule
 from torchtangent.optim.update import Promise, move
 
-_APART = 1_000_003  # seeds of two ranks
+_RANKS_APART = 1_000_003  # between the seeds of two ranks, so that they draw different labels
 
 
 class Preconditioned(Optimizer):
-    """θ ← θ − η (F + ε)⁻¹ ∇ with a block of F for each layer, in `zero_grad(); loss.backward(); step()`.
+    """θ ← θ − η (F + ε)⁻¹ ∇ with one block of F per layer, used as `zero_grad(); loss.backward(); step()`.
 
-    Gradients that are clipped before `step` are taken as they are; frozen parameters do not move. Arguments are those
-    of `EKFAC`, but for
+    Gradients are used as `step` finds them, clipped or not. Frozen parameters do not move. All arguments but `method`
+    are explained in `EKFAC`.
 
     Args:
-        method: What is done with the layers' second moments.
+        method: What to do with the second moments of each layer: the difference between KFAC and EKFAC.
 
     Attributes:
-        steps: Steps taken.
-        skipped: Steps not taken, because something was not finite.
-        clipped: Steps that `kl_clip` shortened.
+        steps: Number of steps taken.
+        skipped: Number of steps not taken because something was not finite.
+        clipped: Number of steps that `kl_clip` shortened.
     """
 
-    # GradScaler then hands over gradients as they are, with their scale: recorded cotangents have it too.
+    # Asks GradScaler to leave its scale in the gradients: it is in the recorded cotangents, too.
     _step_supports_amp_scaling = True
 
     def __init__(
@@ -70,14 +71,13 @@ class Preconditioned(Optimizer):
         self.names = {id(p): name for name, p in self.model.named_parameters()}
         self.adaptive = damping if isinstance(damping, Adaptive) else None
         self.steps = self.skipped = 0
-        self._clipped: int | Tensor = 0  # counted where the parameters are
+        self._clipped: int | Tensor = 0  # counted on the device, which nobody then waits for
         self.recorder, self.plan, self.notices = Recorder(), Plan(), Notices()
         self._replay = Replay()
-        self._blocks: dict[str, tuple[str, ...]] = {}  # the parameters of each block that ever was
-        self._promise: Promise | None = None  # of the last step, if it was taken
-        self._rates: list[float] = []  # of the groups, in the last step
-        self._due: frozenset[str] = frozenset()  # blocks to decompose when samples next go through them
-        self._thin: frozenset[str] = frozenset()  # blocks whose samples make less work than their gradient
+        self._blocks: dict[str, tuple[str, ...]] = {}  # the parameters of every block there has been
+        self._promise: Promise | None = None  # what the last step promised, if it was taken
+        self._rates: list[float] = []  # learning rates of the groups at the last step
+        self._schedule = Schedule(self.settings.basis_every)
         self._ready = False
         start = damping.start if isinstance(damping, Adaptive) else damping
         defaults = {"lr": lr, "damping": start, "momentum": momentum, "weight_decay": weight_decay}
@@ -86,16 +86,16 @@ class Preconditioned(Optimizer):
             raise ValueError("params is empty: there is nothing to optimize. Leave it out for all that is trainable.")
         self._ready = True
         self._prepare()
-        # Hooks know the recorder only: an optimizer that is thrown away takes them along.
+        # The hooks refer to the recorder only, so the optimizer can be garbage-collected, and removes them then.
         weakref.finalize(self, self.recorder.close)
         self.recorder.follow = _weakly(self._follow)
 
-    # The face of a torch optimizer.
+    # The interface of a torch optimizer.
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters of the model, with their own `lr`, `damping`, `momentum` or `weight_decay`."""
+        """Add parameters of the model, with an `lr`, `damping`, `momentum` or `weight_decay` of their own."""
         super().add_param_group(param_group)
-        self.names = {id(p): name for name, p in self.model.named_parameters()}  # it may have new ones
+        self.names = {id(p): name for name, p in self.model.named_parameters()}  # the model may have new ones
         try:
             check_group(self.param_groups[-1], self.names, [*vars(self.settings), *self.method.options()])
         except ValueError:
@@ -105,7 +105,7 @@ class Preconditioned(Optimizer):
             self._prepare()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget gradients and what was recorded with them."""
+        """Clear the gradients, and what was recorded along with them."""
         super().zero_grad(set_to_none)
         self.recorder.clear()
         self._follow()
@@ -119,7 +119,7 @@ class Preconditioned(Optimizer):
         self.recorder.close()
 
     def explain(self) -> str:
-        """How each parameter is preconditioned, one line each; and how many steps `kl_clip` shortened."""
+        """Say how each parameter is preconditioned, a line each, and how many steps `kl_clip` shortened."""
         lines = self.plan.explain(self.method.kind, self._chosen)
         if self.settings.kl_clip is None or not self.clipped:
             return lines
@@ -133,7 +133,7 @@ class Preconditioned(Optimizer):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next steps depend on besides parameters and data, with the options to be made with."""
+        """Everything besides parameters and data that later steps depend on, including the optimizer's options."""
         progress = Progress(
             kind=self.method.kind,
             options=options_of(self.settings, self.method, self.adaptive),
@@ -141,15 +141,15 @@ class Preconditioned(Optimizer):
             skipped=self.skipped,
             clipped=self.clipped,
             unseen=dict(self.plan.unseen),
-            thin=sorted(self._thin),
-            due=sorted(self._due),
+            thin=sorted(self._schedule.thin),
+            due=sorted(self._schedule.due),
             rates=list(self._rates),
             blocks={key: list(names) for key, names in self._blocks.items() if self._state_of(key)},
         )
         return {**super().state_dict(), "progress": vars(progress)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken, with an optimizer that was made alike."""
+        """Continue from a `state_dict()` of an optimizer that was created with the same options."""
         self._follow()
         options = options_of(self.settings, self.method, self.adaptive)
         progress = Progress.of(state_dict, self.method.kind, options)
@@ -157,48 +157,54 @@ class Preconditioned(Optimizer):
         super().load_state_dict(state_dict)
         self._blocks.update({key: tuple(names) for key, names in progress.blocks.items()})
         self.steps, self.skipped, self._clipped = progress.steps, progress.skipped, progress.clipped
-        self._thin, self._due, self._rates = frozenset(progress.thin), frozenset(progress.due), list(progress.rates)
+        self._schedule.thin, self._schedule.due = frozenset(progress.thin), frozenset(progress.due)
+        self._rates = list(progress.rates)
         self._promise = None
         self.plan.keep_unseen(progress.unseen)
         self._group = by_name(self.param_groups, self.names)
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
-        for key, p in zip(keys, params, strict=True):  # torch rounds states to the dtype of the parameter
+        for key, p in zip(keys, params, strict=True):  # torch has rounded them to the parameter's dtype
             self.state[p].update({k: t.to(p.device, copy=True) for k, t in state_dict["state"].get(key, {}).items()})
         self.recorder.clear()
-        self._schedule()
+        self._prepare_recorder()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Move the parameters, all or (if anything is not finite) none.
+        """Update all parameters, or none if anything is not finite.
 
         Args:
-            closure: With empirical curvature optional, as in torch: clears gradients, calls `backward`, returns the
-                loss. With sampled curvature it returns (loss, outputs) and leaves `backward` to this method.
+            closure: With empirical curvature, optional, as in torch: it clears the gradients, calls `backward` and
+                returns the loss. With sampled curvature it returns (loss, outputs) and does not call `backward`.
 
         Returns:
-            The loss that the closure gave.
+            The loss that the closure returned, if there is one.
         """
         if not self.recorder.attached:
             raise RuntimeError(f"This {self.method.kind} was closed: its hooks are gone. Make a new one.")
         if self.adaptive is not None and closure is None:
             raise ValueError("damping=Adaptive(...) compares the loss before and after a step: call step(closure).")
         with scales(self, self.settings.scaler) as amp:
-            seed = self.settings.seed + self.steps + self.skipped + self.ranks.rank * _APART
+            seed = self.settings.seed + self.steps + self.skipped + self.ranks.rank * _RANKS_APART
             loss = evaluate(closure, self.recorder, self._params, self.settings, seed)
             with torch.no_grad(), no_autocast():
                 moved = self._step(loss, amp)
                 self.recorder.clear(done=True)
                 self._follow()
-                self._schedule()
+                self._prepare_recorder()
             if moved and closure is not None and self.adaptive is not None and self.steps % self.adaptive.every == 0:
                 after = evaluate_again(closure, self.recorder, self.model, self.settings)
                 self._multiply_damping(self.adaptive.change(self._ratio(as_number(loss), after)))
         return loss
 
     def adapt(self, before: float, after: float, omega: float = 0.95) -> float:
-        """Levenberg–Marquardt by hand: change the damping by how well the last step was predicted; returns ρ.
+        """Levenberg–Marquardt by hand: adapt the damping to how well the last step was predicted, and return ρ.
 
-        ρ compares the loss on one batch before and after the step with its quadratic model; see `Adaptive`.
+        ρ is the decrease of the loss over the decrease that the quadratic model predicted; see `Adaptive`.
+
+        Args:
+            before: The loss on a batch before the step.
+            after: The loss on the same batch after it.
+            omega: The factor on the damping if ρ > ¾; if ρ < ¼ it is divided by it.
         """
         if self._promise is None:
             raise RuntimeError("adapt() compares the loss before and after a step: call it after step().")
@@ -206,10 +212,10 @@ class Preconditioned(Optimizer):
         self._multiply_damping(change(ratio, omega))
         return ratio
 
-    # A step, in the order in which things happen.
+    # One step, in the order in which things happen.
 
     def _prepare(self) -> None:
-        """Plan, hooks and schedule for the parameters of all groups that are not frozen."""
+        """Make plan, hooks and schedule for the parameters of all groups, as far as they are not frozen."""
         chosen = {id(p) for group in self.param_groups for p in group["params"]}
         self._chosen = {name: p for name, p in self.model.named_parameters() if id(p) in chosen}
         self._group = by_name(self.param_groups, self.names)
@@ -219,25 +225,25 @@ class Preconditioned(Optimizer):
         self.plan.keep_unseen(unseen)
         self.notices.ruleless(self.method.kind, self.plan.ruleless, len(self._params), self.plan.fallback)
         for layer in self.plan.layers:
-            if self._blocks.setdefault(layer.key, layer.names) != layer.names:  # it has grown, or lost a part
+            if self._blocks.setdefault(layer.key, layer.names) != layer.names:  # a parameter joined or left it
                 self._blocks[layer.key] = layer.names
                 self._forget_state(layer.key)
-            if "left" not in self._state_of(layer.key):  # what an earlier plan, which had no such block, left
+            if "left" not in self._state_of(layer.key):  # left over from a plan without this block
                 self._forget_state(layer.key)
             dampings = {self._group[name]["damping"] for name in layer.names}
             if len(dampings) > 1 and self.notices.new([layer.key], "damping"):
                 warn(f"{listed(list(layer.names))} are one block, with one damping: that of {layer.key} is taken.")
         homes = {name: self._params[name] for name in self.plan.homes}
         self.recorder.attach(self.model, self.plan.modules, homes, self.settings.batch_axis)
-        self._schedule()
+        self._prepare_recorder()
 
     def _follow(self) -> None:
-        """Plan again if anything was frozen or unfrozen."""
+        """Plan again if parameters were frozen or unfrozen."""
         if self.recorder.attached and [n for n, p in self._chosen.items() if p.requires_grad] != list(self._params):
             self._prepare()
 
     def _step(self, loss: Any, amp: Scales) -> bool:
-        """Whether the parameters moved."""
+        """Compute and apply an update; returns whether the parameters moved."""
         self._promise = None
         self.recorder.settle()
         grads = self._gradients(amp)
@@ -252,7 +258,7 @@ class Preconditioned(Optimizer):
             full = {k: g.add(self._params[k], alpha=self._group[k]["weight_decay"]) for k, g in grads.items()}
         per_sample = n if self.settings.loss == "mean" else 1
         unit = 1 / (self.ranks.size if self.settings.loss == "mean" else total)
-        passes = gather(self.plan, self.recorder, grads, self.notices, self.ranks)
+        passes = gather(self.plan, self.recorder, grads, self.notices, self.ranks)  # may change the plan
         step = Step(
             raw=grads,
             full=full,
@@ -263,19 +269,18 @@ class Preconditioned(Optimizer):
             n=total,
             share=n / total,
             scale=1.0 if self.settings.curvature == "sampled" else per_sample / amp.cotangents,
-            renew=self._due,
+            renew=self._schedule.due,
         )
-        if self.steps % self.settings.basis_every == 0:
-            self._thin = frozenset(layer.key for layer in self.plan.layers if step.whole and layer.thin(passes))
+        self._schedule.find_thin(self.steps, self.plan, step)
         update = attempt(self.plan, self.method, step, self.ranks, self._replay, self._group, loss)
         if isinstance(update, str):
             return self._skip(update, amp)
-        self._due = frozenset(name for name in self._due if not step.seen(name))
+        self._schedule.done(step)
         self._write(update, unit)
         return True
 
     def _gradients(self, amp: Scales) -> dict[str, Tensor]:
-        """Those of the parameters that are to move; warns of what will not."""
+        """The gradients of the parameters to be moved; a warning if some or all will not move."""
         late = [n for n, p in self._chosen.items() if p.requires_grad and p.grad is not None and n not in self._params]
         if late := self.notices.new(late, "late"):
             warn(f"Not moved before the next step, as a backward pass came before they were unfrozen: {listed(late)}.")
@@ -288,7 +293,7 @@ class Preconditioned(Optimizer):
         return grads
 
     def _samples(self) -> int:
-        """How many samples the gradients are of."""
+        """The number of samples behind the gradients on this rank."""
         n = self.recorder.samples
         if n == 0 and (self.plan.modules or self.settings.loss == "sum"):
             raise RuntimeError(
@@ -296,10 +301,13 @@ class Preconditioned(Optimizer):
                 "gradients. Call the model that it was made with (no copy; one that was compiled and called before the "
                 "optimizer was made does not know its hooks), and backward after zero_grad()."
             )
-        return n or self.recorder.opened or 1  # nothing was to be recorded
+        return n or self.recorder.opened or 1  # there was nothing to record
 
     def _write(self, update: Update, unit: float) -> None:
-        """New states and parameters. A loss, times `unit` and summed over ranks, is the mean over all samples."""
+        """Write the new states and parameters.
+
+        A loss times `unit`, summed over ranks, is the mean over all samples.
+        """
         found, clip = update.found, self.settings.kl_clip
         shrink = None if clip is None else update.slopes.shrink(clip)
         if shrink is not None:
@@ -308,13 +316,13 @@ class Preconditioned(Optimizer):
         for name, state in update.states.items():
             self.state[self._params[name]].update(state)
         states = {name: self.state[self._params[name]] for name in found}
-        self._calm()
+        self._slow_momentum()
         move(self._params, found, self._group, states, decoupled=self.settings.decoupled)
         self._promise = Promise(update.slopes, shrink, unit)
         self.steps += 1
 
-    def _calm(self) -> None:
-        """Momentum from steps that were bounded at a lower rate must not go further now that the rate is higher."""
+    def _slow_momentum(self) -> None:
+        """Where the learning rate has risen, shrink the momentum: `kl_clip` bounded it at the lower rate."""
         now = [float(group["lr"]) for group in self.param_groups]
         if self.settings.kl_clip is not None:
             for group, before, rate in zip(self.param_groups, self._rates, now, strict=False):
@@ -323,11 +331,12 @@ class Preconditioned(Optimizer):
                     torch._foreach_mul_(momenta, before / rate)
         self._rates = now
 
-    # Small things.
+    # Helpers.
 
     def _skip(self, what: str, amp: Scales) -> bool:
+        """Count a skipped step, and warn now and then; always False."""
         self.skipped += 1
-        if round_number(self.skipped) and not amp.searching:  # a GradScaler that looks for its scale overflows at times
+        if round_number(self.skipped) and not amp.searching:  # a GradScaler overflows while it looks for its scale
             message = f"{self.method.kind}: step skipped, {what} has NaN or infinity (skipped so far: {self.skipped}). "
             advice = "If this goes on, the training has diverged: give a lower lr, a lower kl_clip or more damping."
             warn(f"{message}Parameters are as before. {advice}")
@@ -342,30 +351,23 @@ class Preconditioned(Optimizer):
             group["damping"] *= factor
 
     def _state_of(self, name: str) -> State:
+        """What is kept of the block whose first parameter this is."""
         state = self.state.get(self._chosen[name], {})
         return {key: value for key, value in state.items() if key != "momentum"}
 
     def _forget_state(self, name: str) -> None:
-        """All but the momentum, which is of a parameter and not of its block."""
+        """Drop the state of a block. The momentum stays: it belongs to the parameter alone."""
         state = self.state.get(self._chosen[name], {})
         for key in set(state) - {"momentum"}:
             del state[key]
 
-    def _schedule(self) -> None:
-        """Which layers the next backward pass has to record, and which gradients to check them by: what is renewed."""
-        blocks = [layer.names for layer in self.plan.layers] + [(name,) for name in self.plan.diagonal]
-        if self.steps % self.settings.basis_every == 0:
-            self._due = frozenset(names[0] for names in blocks)
-        blocks = [names for names in blocks if names[0] in self._due or not self._state_of(names[0])]
-        due = [name for names in blocks for name in names]
-        self.recorder.witness.watch(due)
-        self.recorder.wanted = frozenset(self.plan.modules if self.method.fresh else self.plan.paths(due))
-        thin = [name for layer in self.plan.layers if layer.key in self._thin for name in layer.names]
-        self.recorder.welcome = frozenset(self.plan.paths(thin)) - self.recorder.wanted
+    def _prepare_recorder(self) -> None:
+        """Tell the recorder which layers the next backward pass has to record."""
+        self._schedule.prepare(self.steps, self.plan, self.recorder, self._state_of, fresh=self.method.fresh)
 
 
 def _weakly(method: Callable[[], None]) -> Callable[[], None]:
-    """The same, until its owner is gone."""
+    """The method as a function that does not keep its owner alive, and does nothing once that is gone."""
     kept = weakref.WeakMethod(method)
 
     def call() -> None:

@@ -1,4 +1,4 @@
-"""Sums and work shared among the processes of DistributedDataParallel; with one process, nothing at all."""
+"""Sums over, and work divided among, the processes of DistributedDataParallel; with one process, nothing to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class Ranks:
     """The processes that train one model together.
 
     Args:
-        model: As the training loop calls it. If it is a `DistributedDataParallel`, perhaps compiled, its process group.
+        model: The model as the training loop calls it. If it is a `DistributedDataParallel`, compiled or not, its
+            process group is used; any other model is trained by this process alone.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -57,7 +58,7 @@ class Ranks:
     def divide(
         self, tasks: Mapping[str, Callable[[], dict[str, Tensor]]], like: Mapping[str, Tensor]
     ) -> dict[str, dict[str, Tensor]]:
-        """All results on all ranks; each rank does its part of the tasks. `like` tells dtype and device."""
+        """The results of all tasks, on all ranks; each rank computes some. `like` tells the device."""
         if self.size == 1:
             return side_by_side(tasks, next(iter(like.values())).device)
         own: dict[str, dict[str, Tensor]] = {}
@@ -66,7 +67,7 @@ class Ranks:
             if i % self.size == self.rank:
                 try:
                     own[name] = task()
-                except RuntimeError as error:  # the others wait: tell them before giving up
+                except RuntimeError as error:  # the other ranks are waiting: tell them first
                     failure = error
         found = {name: self._send(i % self.size, own.get(name), like[name]) for i, name in enumerate(tasks)}
         if failure is not None:
@@ -77,7 +78,7 @@ class Ranks:
         return {name: state for name, state in found.items() if state is not None}
 
     def _send(self, owner: int, state: dict[str, Tensor] | None, like: Tensor) -> dict[str, Tensor] | None:
-        """One rank's tensors to all."""
+        """The tensors of one rank on all of them; None if it has none."""
         source = dist.get_global_rank(self.group, owner)
         shapes = [None if state is None else {key: (t.shape, t.dtype) for key, t in state.items()}]
         dist.broadcast_object_list(shapes, source, group=self.group)

@@ -1,4 +1,4 @@
-"""What an optimizer's hooks record: uses of layers, backward passes through them, and the samples of a batch."""
+"""What the hooks of an optimizer record: uses of layers, the backward passes through them, and batches of samples."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from torchtangent.optim.attention import Projection, Unread
 
 @dataclass(eq=False)
 class Stride:
-    """How far apart samples are in a tensor, as the graph behind the model's output tells (see jacobians/layout.py).
+    """How far apart samples are in a tensor, according to the graph of the model's output (see jacobians/layout.py).
 
     Attributes:
-        value: 0 if it is known not to be told, None if it is not known.
+        value: 0 if the tensor is in the graph but has no single stride, None if the graph says nothing about it.
     """
 
     value: int | None = None
@@ -35,12 +35,12 @@ class Call(NamedTuple):
 
     Attributes:
         x: Its input.
-        version: How often x had been written to when the layer saw it.
+        version: The version counter of x at the call, by which later writes are noticed.
         d: The cotangent of its output.
         training: Whether the layer was in training mode.
-        axis: That of samples, if it is known.
-        doubt: Whether some layers of the model see tokens first, perhaps this one.
-        stride: Of samples in the output.
+        axis: The axis of samples, if it is known.
+        doubt: Whether some layers of the model see tokens first, so that this one may, too.
+        stride: How far apart samples are in the output.
     """
 
     x: Tensor
@@ -52,7 +52,7 @@ class Call(NamedTuple):
     stride: Stride
 
     def factors(self, module: nn.Module, n: int) -> dict[str, LayerJacobian]:
-        """The factors of the layer's parameters, by their names in it, in a batch of n samples."""
+        """The factored Jacobians of the layer's parameters, by their names in it, for a batch of n samples."""
         if self.x.layout != torch.strided:
             raise NoRule(f"its input is no plain tensor, but {self.x.layout}")
         if version_of(self.x) != self.version:
@@ -72,7 +72,7 @@ class Call(NamedTuple):
         return found if rows == n else {name: jacobian.regroup(n) for name, jacobian in found.items()}
 
     def _as_told(self, module: nn.Module, n: int, stride: int) -> tuple[Tensor, Tensor]:
-        """Rows sample by sample, as the graph says that they are."""
+        """x and d with samples first, where the graph tells the stride of samples."""
         axes = row_axes(module, self.d.dim())
         inner = inner_axis(stride, self.d.numel(), self.d.shape[:axes].numel(), n)
         if inner is False:
@@ -83,7 +83,7 @@ class Call(NamedTuple):
         return outward(x, n), outward(d, n)
 
     def _samples_first(self, module: nn.Module, n: int) -> tuple[Tensor, Tensor]:
-        """Where tokens come before samples, which is known or the only possibility, the other way round."""
+        """x and d with samples first: transposed if tokens are known, or the only way, to come before samples."""
         if isinstance(module, nn.Embedding) and self.x.dim() == 1 and n > 1 and _counts(self.x):
             raise NoRule("the same positions for all samples")
         if n == 1 or row_axes(module, self.d.dim()) == 1 or self.d.shape[1] != n:
@@ -104,9 +104,9 @@ class Pass:
     """One backward pass.
 
     Attributes:
-        uses: For each layer (by its path) the uses that it went through, by what was called.
+        uses: The uses that it went through, by the path of the layer and the number of its call.
         calls: The calls of the model that it went through.
-        lost: Layers of which it met a use whose input has already been given up.
+        lost: Paths of layers whose input had already been given up.
     """
 
     uses: dict[str, dict[int, Use]] = field(default_factory=lambda: defaultdict(dict))
@@ -119,12 +119,13 @@ class Batch:
     """Some samples, and the backward passes that went through them.
 
     Attributes:
-        samples: How many.
-        opened: How many calls of the model may belong to it.
-        passes: By autograd's number for each.
-        inputs: Of layers in these passes, by what was called, each with the place where the graph looks for it.
-        again: Whether cotangents can be differentiated again, as where a loss is made of gradients.
-        parts: Whether parts of the model were called, not the model: samples are the rows of the first.
+        samples: The number of samples.
+        opened: The number of calls of the model that may belong to it.
+        passes: The passes, by autograd's number.
+        inputs: The inputs of layers in these passes, by the number of the call, each with the list from which the graph
+            takes it.
+        again: Whether cotangents can be differentiated again, as if the loss contains gradients.
+        parts: Whether parts of the model were called directly: samples are then the rows of the first.
     """
 
     samples: int
@@ -141,7 +142,7 @@ class Batch:
 
     @property
     def uses(self) -> dict[str, list[Use]]:
-        """The uses of each layer: a second pass through the same use adds to its cotangent."""
+        """The uses of each layer over all passes: a second pass through the same use adds to its cotangent."""
         found: dict[str, dict[int, Use]] = defaultdict(dict)
         for each in self.passes.values():
             for path, uses in each.uses.items():
@@ -152,11 +153,11 @@ class Batch:
 
     @property
     def calls(self) -> set[int]:
-        """The calls of the model that passes went through."""
+        """The calls of the model that the passes went through."""
         return {call for each in self.passes.values() for call in each.calls}
 
     def forget(self, *, done: bool) -> None:
-        """Let go of what was recorded. A graph that may be differentiated again gets its inputs back."""
+        """Drop what was recorded. Unless `done`, the graphs get their inputs back, for another pass through them."""
         for place, x in self.inputs.values():
             place.extend([] if done else [x])
         self.inputs.clear()
@@ -169,7 +170,7 @@ def _counts(index: Tensor) -> bool:
 
 
 def _as_it_was(module: nn.Module, use: Call) -> nn.Module:
-    """The layer as a function of its parameters: in training mode a norm takes its statistics from the batch."""
+    """A layer that computes what this one did at the call: BatchNorm in training mode used the batch's statistics."""
     own = use.training or getattr(module, "running_mean", None) is None
     if isinstance(module, _InstanceNorm):
         return type(module)(module.num_features, eps=module.eps) if own else module

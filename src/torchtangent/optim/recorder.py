@@ -1,4 +1,4 @@
-"""Hooks that live with an optimizer: what its layers saw, and what the loss's own backward pass sent back."""
+"""The hooks of an optimizer: they record what its layers were given, and what the backward pass sent back to them."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from torchtangent.optim.witness import Witness
 
 
 class Recorder:
-    """Records the uses of some layers in every backward pass, in whatever mode the model is.
+    """Records the uses of some layers in every backward pass, whether the model is in training or eval mode.
 
-    An input is held by the autograd graph until its cotangent arrives, so what is never differentiated leaves nothing
-    behind. Copies of a recorder (copies of the model take its hooks along) record nothing.
+    An input is held by the autograd graph until its cotangent arrives, so a forward pass that is never differentiated
+    leaves nothing behind. A copy of a recorder records nothing (copying a model copies its hooks).
     """
 
     def __init__(self) -> None:
         self.wanted: Set[str] = frozenset()  # paths of the layers to record
-        self.welcome: Set[str] = frozenset()  # of others, to record where it can be done: they save work
+        self.welcome: Set[str] = frozenset()  # others, whose record saves work but is not needed
         self.batches: list[Batch] = []  # those with backward passes since the last `clear`
-        self.witness = Witness()  # of parameters whose factors are to be checked
-        self.follow: Callable[[], None] = lambda: None  # what is called before the first pass of a step
-        self._reached: set[int] = set()  # the passes that came to parameters
-        self._added: set[int] = set()  # those that added to their gradients, which `torch.autograd.grad` does not
-        self._left: dict[str, tuple[Tensor, tuple]] = {}  # parameters, with where and how they left their gradients
+        self.witness = Witness()  # the gradients that recorded factors are checked against
+        self.follow: Callable[[], None] = lambda: None  # called before the first forward pass of a step
+        self._reached: set[int] = set()  # ids of the backward passes that reached parameters
+        self._added: set[int] = set()  # those that changed `.grad`, as torch.autograd.grad does not
+        self._left: dict[str, tuple[Tensor, tuple]] = {}  # parameters, and the memory and version of their `.grad`
         self._keys = count()
         self._aside = False
         self._calls = Calls()
-        self._door: list[RemovableHandle] = []  # hooks of the model, which stay
+        self._door: list[RemovableHandle] = []  # hooks on the model itself, which stay
         self._handles: list[RemovableHandle] = []
 
     def __reduce__(self) -> tuple[type[Recorder], tuple[()]]:
@@ -50,7 +50,7 @@ class Recorder:
     def attach(
         self, model: nn.Module, layers: Mapping[str, nn.Module], params: Mapping[str, Tensor], axis: int = 0
     ) -> None:
-        """Put the hooks on a model, whose input has samples along `axis`, and on its layers, which are all wanted."""
+        """Put hooks on a model, whose input has samples along `axis`, and on these layers, all of them wanted."""
         self._detach()
         self.wanted = frozenset(layers)
         if not self._door:
@@ -77,34 +77,35 @@ class Recorder:
 
     @property
     def samples(self) -> int:
-        """Samples of all batches."""
+        """The number of samples in all batches."""
         return sum(batch.samples for batch in self.batches)
 
     @property
     def opened(self) -> int:
-        """Samples of the last call of the model, if no backward pass was recorded since."""
+        """The number of samples in the last call of the model, if no backward pass was recorded since."""
         return self._calls.current.samples if self._calls.current is not None else 0
 
     def clear(self, *, done: bool = False) -> None:
-        """Forget all backward passes; one that has not begun yet will still be recorded.
+        """Forget all backward passes. Forward passes that were not differentiated yet can still be recorded.
 
-        With `done` also what one more pass through the same graph would need: graphs may live on with a loss.
+        With `done`, give up also the inputs that another pass through the same graphs would need: a graph lives as long
+        as somebody holds its loss.
         """
         self._calls.clear()
-        for batch in self.batches:  # a graph that is still alive knows its batch
+        for batch in self.batches:  # a graph that is still alive refers to its batch
             batch.forget(done=done)
         self.batches = []
         self._reached, self._added, self._left = set(), set(), {}
         self.witness.clear()
 
     def settle(self) -> None:
-        """Forget passes that added to no gradient; if none did, those count whose gradients were asked for."""
+        """Keep the passes that added to a `.grad`; if there are none, those that reached a parameter."""
         self._keep(self._added or self._reached)
         self.witness.settle()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """While this is open, nothing is recorded."""
+        """A context in which nothing is recorded."""
         self._aside = True
         try:
             yield
@@ -112,7 +113,7 @@ class Recorder:
             self._aside = False
 
     def _keep(self, tasks: Set[int]) -> None:
-        """Forget all passes but some."""
+        """Forget all passes but these."""
         for batch in self.batches:
             for task in batch.passes.keys() - tasks:
                 del batch.passes[task]
@@ -135,24 +136,24 @@ class Recorder:
 
     @eagerly
     def _begin(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The model is called."""
+        """The model is about to be called."""
         if not (self.attached and torch.is_grad_enabled()) or _by_others():
             return
         if self.batches and self._left and self._thrown_away(next(iter(self._left))):
             self.clear()
         if not in_backward():
-            self._keep(self._reached)  # others were of inputs alone, as for adversarial examples
+            self._keep(self._reached)  # others differentiated inputs only, as for adversarial examples
             if not self.batches:
                 self.follow()
         self._calls.begin(args, kwargs)
 
     @eagerly
     def _end(self, _: nn.Module, args: tuple[Any, ...], y: Any) -> None:
-        """It was called."""
+        """The model was called."""
         self._calls.end(y)
 
     def _thrown_away(self, name: str) -> bool:
-        """Whether someone else cleared the gradients since the last pass, `model.zero_grad()` for instance."""
+        """Whether the gradients were cleared since the last pass, but not by us: `model.zero_grad()`, for instance."""
         if name not in self._left:
             return False
         p, left = self._left[name]
@@ -163,7 +164,7 @@ class Recorder:
         return not bool(p.grad.any())
 
     def _coming(self, name: str, p: Tensor, grad: Tensor | None) -> None:
-        """Autograd has the gradient of a parameter, but has not added it yet."""
+        """Autograd has computed the gradient of a parameter, and not yet added it to `.grad`."""
         if grad is None or self._aside or engine_at_work_anywhere():
             return
         if self._thrown_away(name):
@@ -174,7 +175,7 @@ class Recorder:
         self.witness.coming(name, grad)
 
     def _came(self, name: str, p: Tensor) -> None:
-        """Autograd has added to the gradient of a parameter."""
+        """Autograd has added to the `.grad` of a parameter."""
         if p.grad is not None and not self._aside and not engine_at_work_anywhere():
             self._added.add(torch._C._current_graph_task_id())
             self._left[name] = p, (*place_of(p.grad), p.grad._version)
@@ -228,15 +229,22 @@ class Recorder:
         make: Callable[[Tensor, Any], Use],
         x: Tensor | None = None,
     ) -> None:
-        """Register a hook for a cotangent that belongs to the current batch, and makes a use of it (with an input).
+        """Register a hook that turns the cotangent, when it arrives, into a use of the layer in the current batch.
 
-        The graph holds the input until the cotangent arrives, then the batch does.
+        The input x is held by the graph until the cotangent arrives, and by the batch from then on.
+
+        Args:
+            register: Registers the hook.
+            path: The path of the layer.
+            rows: The length of its input, from which the batch may be told.
+            make: (cotangent, x) ↦ the use.
+            x: The input of the layer, if `make` needs it.
         """
         batch, sure = self._calls.owner(path, rows)
         if not sure:
             make = partial(_unread, "a checkpoint computed it again, and it may belong to either of several calls")
         call, key, place = batch.opened, next(self._keys), [x]
-        del x  # or the hook would hold it too
+        del x  # or the closure below would hold it, too
 
         def arrived(d: Tensor) -> None:
             if not self.attached or self._aside or batch.samples == 0:
@@ -255,7 +263,7 @@ class Recorder:
             if key not in batch.inputs:
                 here.lost.add(path)
                 return
-            # d itself where it has no graph: autograd then knows that it may not be written over.
+            # d itself if it has no graph: from the reference autograd knows not to overwrite it.
             here.uses[path][key] = make(d.detach() if d.requires_grad else d, batch.inputs[key][1])
 
         register(arrived)
@@ -274,10 +282,10 @@ def _unread(why: str, d: Tensor, _: Any) -> Unread:
 
 
 def _hook_node(node: Node, arrived: Callable[[Tensor], None]) -> None:
-    """Have it told the cotangent of a node's output. It must not know the node itself, or neither would ever go."""
+    """Call `arrived` with the cotangent of a node's output; it must not refer to the node, or both would leak."""
     node.register_prehook(lambda grads: None if grads[0] is None else arrived(grads[0]))
 
 
 def _by_others() -> bool:
-    """Whether the model is called for something else: a Jacobian, or inside of `torch.func`."""
+    """Whether the model is called for another purpose: to compute a Jacobian, or inside `torch.func`."""
     return engine_at_work() or torch._C._functorch.peek_interpreter_stack() is not None

@@ -1,6 +1,6 @@
-"""Where steps compute what the last ones did, they are one CUDA graph, which the host launches at once.
+"""Preconditioning as a CUDA graph, once several steps in a row have done the same computation.
 
-To precondition a layer takes some ten small kernels, and the host longer to launch them than the device to run them.
+Preconditioning a layer takes about ten small kernels, which the host launches more slowly than the GPU runs them.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from torchtangent.notice import warn
 from torchtangent.optim.layer import Parts
 from torchtangent.optim.method import Method, State, Task
 
-_LARGEST = 1 << 25  # parameters: a graph keeps some eight numbers for each, and large layers keep the device busy
-_PATIENCE = 2  # steps alike before the first graph is recorded, twice as many before each further one
+_LARGEST = 1 << 25  # parameters: a graph keeps about eight numbers for each, and large layers keep a GPU busy anyway
+_PATIENCE = 2  # equal steps before the first graph is recorded; doubles with each further graph
 
 Solved = list[tuple[dict[str, Tensor], State]]
 
 
 class Replay:
-    """`Method.solve`, from a graph if the last steps were like this one; elsewhere than on a GPU never."""
+    """`Method.solve`, replayed from a CUDA graph if the last steps were like this one; never on other devices."""
 
     def __init__(self) -> None:
         self._graph: _Graph | None = None
         self._last: tuple = ()
-        self._alike = 0  # steps in a row that were like the last, but not like those of the graph
+        self._alike = 0  # equal steps in a row, other than those of the graph
         self._patience: float = _PATIENCE
 
     def solve(self, method: Method, tasks: Sequence[Task], n: int) -> Solved:
-        """The same numbers as `method.solve(tasks, n)`, in memory of their own."""
+        """The same as `method.solve(tasks, n)`, as new tensors."""
         if not _suit(method, tasks):
             return method.solve(tasks, n)
         key = _key(tasks, n)
@@ -44,8 +44,8 @@ class Replay:
         return self._graph.solve(tasks)
 
     def _recorded(self, method: Method, tasks: Sequence[Task], n: int, key: tuple) -> bool:
-        """Whether there is a graph for such steps now."""
-        self._graph, self._patience = None, 2 * self._patience  # the old one's memory is for the new one
+        """Try to record a graph for steps like this one; returns whether that succeeded."""
+        self._graph, self._patience = None, 2 * self._patience  # frees the memory of the old graph
         try:
             self._graph = _Graph(method, tasks, n, key)
         except RuntimeError as error:
@@ -56,12 +56,12 @@ class Replay:
 
 
 class _Graph:
-    """A recorded `Method.solve`, with the places that it reads from and writes to."""
+    """A recorded `Method.solve`, with the tensors that it reads from and writes to."""
 
     def __init__(self, method: Method, tasks: Sequence[Task], n: int, key: tuple) -> None:
         self.key = key
         self._inputs = [t.clone() for t in _tensors(tasks)]
-        self._seen: list[tuple[Tensor | None, int]] = [(None, 0)] * len(self._inputs)  # what was copied there last
+        self._seen: list[tuple[Tensor | None, int]] = [(None, 0)] * len(self._inputs)  # what was copied into each last
         placed = _placed(tasks, self._inputs)
         solved, self._replay = _record(lambda: method.solve(placed, n))
         known = {id(t) for t in self._inputs}
@@ -74,9 +74,9 @@ class _Graph:
         ]
 
     def solve(self, tasks: Sequence[Task]) -> Solved:
-        """Replayed for other tasks of the same key."""
+        """Replay the graph for other tasks with the same key."""
         given, states = _tensors(tasks), {id(t) for task in tasks for t in task.state.values()}
-        # Gradients are copied at every step: what writes to them through `.data` raises no version.
+        # Gradients are copied at every step: writes through `.data` do not raise their version counter.
         now = [(t if id(t) in states else None, t._version) for t in given]
         pairs = enumerate(zip(now, self._seen, strict=True))
         changed = [i for i, ((t, version), (then, old)) in pairs if t is None or t is not then or version != old]
@@ -93,15 +93,15 @@ class _Graph:
 
 
 def _record(compute: Callable[[], Solved]) -> tuple[Solved, Callable[[], None]]:
-    """Where a computation will write its results, and what makes it do so."""
+    """Record a computation; returns the tensors that will hold its results, and the function that replays it."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may go on loading data
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may be loading data
         solved = compute()
     return solved, graph.replay
 
 
 def _suit(method: Method, tasks: Sequence[Task]) -> bool:
-    """Whether the tasks are a function of gradients and states alone, small, and for one GPU."""
+    """Whether the tasks depend on gradients and states only, are small enough, and are on one GPU."""
     if method.fresh:
         return False
     devices = {t.device for task in tasks for t in task.raw.values()}
@@ -111,19 +111,19 @@ def _suit(method: Method, tasks: Sequence[Task]) -> bool:
 
 
 def _key(tasks: Sequence[Task], n: int) -> tuple:
-    """What a graph knows but for the numbers in its inputs."""
+    """Everything that a graph depends on, except for the values of its inputs."""
     sizes = tuple((t.shape, t.dtype) for t in _tensors(tasks))
     names = tuple((task.layer, task.damping, task.full is task.raw, tuple(task.state)) for task in tasks)
     return n, torch.backends.cuda.matmul.fp32_precision, names, sizes
 
 
 def _tensors(tasks: Sequence[Task]) -> list[Tensor]:
-    """Everything that they read."""
+    """All tensors that the tasks read."""
     return [t for task in tasks for parts in _mappings(task) for t in parts.values()]
 
 
 def _placed(tasks: Sequence[Task], places: Sequence[Tensor]) -> list[Task]:
-    """The same tasks, reading from other places."""
+    """The same tasks, reading from these tensors instead."""
     rest = iter(places)
     found = []
     for task in tasks:

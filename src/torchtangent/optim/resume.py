@@ -1,4 +1,4 @@
-"""What is saved of an optimizer beside its groups and states, and whether it belongs to one like this."""
+"""What is saved of an optimizer beside its groups and states, and whether a saved state fits an optimizer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchtangent.optim.options import Settings
 
 
 def options_of(settings: Settings, method: Method, adaptive: Adaptive | None) -> dict[str, Any]:
-    """What the next steps depend on and no group holds, as plain values."""
+    """The options that later steps depend on and that no group holds, as plain values."""
     shared = {name: value for name, value in vars(settings).items() if name != "scaler"}
     how = None if adaptive is None else {k: v for k, v in asdict(adaptive).items() if k != "start"}
     return {**shared, **method.options(), "adaptive damping": how}
@@ -20,18 +20,18 @@ def options_of(settings: Settings, method: Method, adaptive: Adaptive | None) ->
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far an optimizer is, as plain values; states of earlier versions may lack what has a default.
+    """How far an optimizer has come, as plain values. What has a default may be missing from older states.
 
     Attributes:
-        kind: Of the optimizer.
-        options: What it was made with.
-        steps: Steps taken.
-        skipped: Steps not taken.
-        clipped: Steps that were shortened.
-        unseen: Parameters of which no sample's gradient is known, and why.
-        thin: Blocks whose samples make less work than their gradient.
-        due: Blocks to decompose when samples next go through them.
-        rates: Of the groups, in the last step.
+        kind: The name of the optimizer.
+        options: Its options.
+        steps: Number of steps taken.
+        skipped: Number of steps not taken.
+        clipped: Number of steps that were shortened.
+        unseen: Parameters whose per-sample gradients are unknown, and why.
+        thin: Blocks cheaper to precondition sample by sample than as a matrix.
+        due: Blocks to decompose as soon as samples go through them.
+        rates: Learning rates of the groups at the last step.
         blocks: The parameters of each block that has a state.
     """
 
@@ -48,7 +48,7 @@ class Progress:
 
     @classmethod
     def of(cls, state_dict: Mapping[str, Any], kind: str, options: Mapping[str, Any]) -> Progress:
-        """What is saved in a state, if it is one of the same kind of optimizer with the same options."""
+        """The progress in a saved state, which must be that of the same kind of optimizer with the same options."""
         found = state_dict.get("progress", {})
         if found.get("kind") != kind:
             whose = f"it is one of {found['kind']}" if found else "it has no 'progress'"
@@ -66,7 +66,7 @@ class Progress:
         return cls(**{each.name: found[each.name] for each in fields(cls) if each.name in found})
 
     def check_blocks(self, blocks: Mapping[str, Sequence[str]]) -> None:
-        """Parameters that have a block here should have the same one there."""
+        """Refuse a state in which parameters form other blocks than these."""
         for key, names in self.blocks.items():
             if list(blocks.get(key, names)) != list(names):
                 raise ValueError(

@@ -20,26 +20,26 @@ SCALES = ("max", "trace")
 
 @final
 class SuperNat(Optimizer):
-    """Gradient descent in features Φ_t, then Φ_{t+1} = Ã_t⁻¹ Φ_t with the Ã_t that suits the step best.
+    """Gradient descent in features Φ_t, followed by Φ_{t+1} = Ã_t⁻¹ Φ_t with the Ã_t that suits the step best.
 
     With Φ = Σ_j √λ_j u_j v_jᵀ and Ã = Σ_j √ν_j v_j v_jᵀ, the bound ‖δw‖_Ã ‖Ã⁻¹Φᵀ‖_F on the complexity of the step is
-    least at ν_j ∝ 1 / |u_jᵀ∇_f L|, so that directions without gradient fade:
+    smallest for ν_j ∝ 1 / |u_jᵀ∇_f L|, so that directions without gradient fade:
 
         λ_j ← κ |u_jᵀ∇_f L| λ_j.
 
-    In the original weights it is natural gradient descent, δw = −η Σ_j (λ_jt / λ_j0) v_j v_jᵀ∇, with metric A_t A_tᵀ,
-    A_t = Ã_0 … Ã_t (Baratin et al., 2021, *Implicit regularization via neural feature alignment*). Every output of the
-    model has eigenvalues of its own.
+    In terms of the original weights this is natural gradient descent, δw = −η Σ_j (λ_jt / λ_j0) v_j v_jᵀ∇, with the
+    metric A_t A_tᵀ, A_t = Ã_0 … Ã_t (Baratin et al., 2021, *Implicit regularization via neural feature alignment*).
+    Each output of the model has its own eigenvalues.
 
     Args:
-        model: An `nn.Linear`, trained on all of `x` at once.
-        x: The inputs that it is trained on, all of them at every step; with a bias the features are [x 1].
-        lr: Learning rate η.
-        scale: κ. "max": max_j ν_j⁻¹ = 1, no direction grows; "trace": Σλ stays; or a number. The theory leaves it open
-            ("up to isotropic rescaling"), and it matters: "trace" undoes the fading.
+        model: An `nn.Linear`.
+        x: Its training inputs, all of which are used at every step. With a bias, the features are [x 1].
+        lr: The learning rate η.
+        scale: κ. "max": max_j ν_j⁻¹ = 1, so that no direction grows; "trace": Σλ does not change; or a number. The
+            theory leaves it open ("up to isotropic rescaling"), but it matters: "trace" undoes the fading.
 
     Attributes:
-        skipped: Steps not taken, because something was not finite.
+        skipped: Number of steps not taken because something was not finite.
 
     Example:
         >>> import torch
@@ -77,7 +77,7 @@ class SuperNat(Optimizer):
             "start": start,  # λ_j0
             "eigenvalues": start.expand(-1, model.out_features).clone(),  # λ_jt
         }
-        # What the model is called with between two steps tells batches that are not all of x.
+        # How many rows the model is called with between two steps reveals batches that are not all of x.
         self._rows: list[int] = []
         self._n = len(x)
         hook = model.register_forward_pre_hook(partial(_count, self._rows))
@@ -85,15 +85,15 @@ class SuperNat(Optimizer):
 
     @property
     def eigenvalues(self) -> Float[Tensor, "R C"]:
-        """λ_jt, eigenvalues of the current kernel Φ_t Φ_tᵀ, a column for each output."""
+        """λ_jt, the eigenvalues of the current kernel Φ_t Φ_tᵀ, one column per output."""
         return self.state[self.model.weight]["eigenvalues"]
 
     def state_dict(self) -> dict[str, Any]:
-        """As of any optimizer, with the scaling constant."""
+        """The state of a torch optimizer, and the scaling constant."""
         return {**super().state_dict(), "scale": self.scale}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken, with the same inputs and scaling constant."""
+        """Continue from a `state_dict()` of a SuperNat with the same inputs and scaling constant."""
         known = state_dict.get("scale", self.scale)
         if known != self.scale:
             raise ValueError(f"The state was saved with scale={known!r}; this SuperNat has scale={self.scale!r}.")
@@ -105,7 +105,7 @@ class SuperNat(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of gradient descent in the current features, then new features; none if anything is not finite."""
+        """Take a step of gradient descent in the current features, then rescale them; nothing if not finite."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -140,7 +140,7 @@ class SuperNat(Optimizer):
         return loss
 
     def _check_rows(self, rows: list[int]) -> None:
-        """Whether the gradient can be that of all rows of x."""
+        """Warn if the gradient cannot be that of all rows of x."""
         if rows and self._n not in rows and sum(rows) != self._n and self._notices.new([""], "rows"):
             warn(
                 f"SuperNat was made for all {self._n} rows of x, but the model was called with {rows[-1]}: its "
@@ -148,7 +148,7 @@ class SuperNat(Optimizer):
             )
 
     def _fading(self, slopes: Float[Tensor, "R C"], values: Float[Tensor, "R C"]) -> Float[Tensor, "R C"]:
-        """ν_j⁻¹ = κ |u_jᵀ∇_f L|; at a stationary point nothing changes."""
+        """ν_j⁻¹ = κ |u_jᵀ∇_f L|; 1 at a stationary point."""
         if not bool(slopes.any()):
             return torch.ones_like(slopes)
         if self.scale == "max":
@@ -159,7 +159,7 @@ class SuperNat(Optimizer):
 
 
 def _check_inputs(x: Any, features: int) -> None:
-    """A finite matrix with a column for each feature."""
+    """Refuse x unless it is a finite matrix with one column per feature."""
     if not isinstance(x, Tensor):
         raise TypeError(f"x: expected a tensor, got a {type(x).__name__}. For an array, pass torch.as_tensor(x).")
     if x.dim() != 2 or not len(x):
@@ -171,12 +171,13 @@ def _check_inputs(x: Any, features: int) -> None:
 
 
 def _count(rows: list[int], _: nn.Module, args: tuple[Any, ...]) -> None:
+    """A forward pre-hook that notes how many rows the model is called with."""
     if torch.is_grad_enabled() and args and isinstance(args[0], Tensor) and args[0].dim():
         rows.append(len(args[0]))
 
 
 def _same_moments(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    """Whether ΦᵀΦ is the same up to rounding, by its products with random vectors: eigenvectors may differ in sign."""
+    """Whether two states have the same ΦᵀΦ up to rounding, judged by products: eigenvectors may differ in sign."""
     basis, start = other["basis"], other["start"]
     z = torch.randn(basis.shape[1], 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
     z = z.to(basis)

@@ -1,4 +1,4 @@
-"""How far to go along preconditioned gradients, and going there."""
+"""How far to move along the preconditioned gradients, and the move itself."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor
 
 from torchtangent.optim.ranks import Ranks
 
-Groups = Mapping[str, Mapping[str, Any]]  # a parameter's group, by its name
+Groups = Mapping[str, Mapping[str, Any]]  # the group of each parameter, by name
 
 
 @dataclass(frozen=True, eq=False)
 class Slopes:
-    """The quadratic model of a step −η u with u = (F + ε)⁻¹(∇ + ωθ), one number for each group of parameters.
+    """The quadratic model of a step −η u with u = (F + ε)⁻¹(∇ + ωθ): one number per group of parameters.
 
     Attributes:
         raw: uᵀ∇.
-        full: uᵀ(∇ + ωθ) = uᵀ(F + ε)u; the same list without weight decay.
+        full: uᵀ(∇ + ωθ) = uᵀ(F + ε)u; the same object as `raw` without weight decay.
         rates: η.
         momenta: μ.
     """
@@ -34,7 +34,7 @@ class Slopes:
     def of(
         cls, found: Mapping[str, Tensor], raw: Mapping[str, Tensor], full: Mapping[str, Tensor], groups: Groups
     ) -> Slopes:
-        """Those of preconditioned gradients."""
+        """The model of a step along the preconditioned gradients `found`."""
         together = _by_group(found, groups)
         first = [_dot(found, raw, names) for names in together]
         second = first if full is raw else [_dot(found, full, names) for names in together]
@@ -42,7 +42,7 @@ class Slopes:
         return cls(first, second, rates, momenta)
 
     def shrink(self, kl_clip: float) -> Tensor | None:
-        """min(1, √(κ / Σ η² uᵀ(F + ε)u)), with η / (1 − μ) for η: so far does momentum go; None without curvature."""
+        """min(1, √(κ / Σ η² uᵀ(F + ε)u)), with η / (1 − μ) for η, as far as momentum goes; None without curvature."""
         if not self.full:
             return None
         rates = [rate / (1 - momentum) for rate, momentum in zip(self.rates, self.momenta, strict=True)]
@@ -50,7 +50,7 @@ class Slopes:
         return (kl_clip / torch.stack(terms).sum().clamp(min=torch.finfo(torch.float64).tiny)).sqrt().clamp(max=1)
 
     def promise(self, shrink: Tensor | None) -> float:
-        """The decrease of the loss that the model promises, Σ η uᵀ∇ − η²/2 uᵀ(F + ε)u."""
+        """The decrease of the loss that the model predicts, Σ η uᵀ∇ − η²/2 uᵀ(F + ε)u."""
         if not self.raw:
             return 0.0
         by = 1.0 if shrink is None else float(shrink)
@@ -61,12 +61,12 @@ class Slopes:
 
 @dataclass(frozen=True, eq=False)
 class Promise:
-    """What a step that was taken promised.
+    """What the last step promised.
 
     Attributes:
         slopes: Its quadratic model.
-        shrink: By what it was shortened.
-        unit: By which the ranks' losses are multiplied to be the mean over all samples.
+        shrink: The factor by which `kl_clip` shortened it.
+        unit: The factor on the losses of the ranks whose sum is then the mean over all samples.
     """
 
     slopes: Slopes
@@ -74,7 +74,7 @@ class Promise:
     unit: float
 
     def ratio(self, before: float, after: float, ranks: Ranks, like: Tensor) -> float:
-        """ρ, the decrease of the loss over the decrease that was promised."""
+        """ρ, the decrease of the loss divided by the decrease that was promised."""
         promised = self.slopes.promise(self.shrink)
         fallen = self.unit * ranks.sum(before - after, like)
         return fallen / promised if promised else 1.0  # nothing promised, nothing broken
@@ -88,9 +88,9 @@ def move(
     *,
     decoupled: bool,
 ) -> None:
-    """m ← μ m + u, θ ← (1 − ηω) θ − η m, with ω = 0 where weight decay is already in u.
+    """m ← μ m + u, θ ← (1 − ηω) θ − η m, with ω = 0 if weight decay is already part of u.
 
-    u is written over, and kept as m; groups move as a whole.
+    u is overwritten, and kept as m.
     """
     for names in _by_group(found, groups):
         group = groups[names[0]]
@@ -108,7 +108,7 @@ def move(
 
 
 def _by_group(names: Iterable[str], groups: Groups) -> list[list[str]]:
-    """The names of each group."""
+    """The names, group by group."""
     found: dict[int, list[str]] = {}
     for name in names:
         found.setdefault(id(groups[name]), []).append(name)
@@ -116,7 +116,7 @@ def _by_group(names: Iterable[str], groups: Groups) -> list[list[str]]:
 
 
 def _dot(found: Mapping[str, Tensor], grads: Mapping[str, Tensor], names: list[str]) -> Tensor:
-    """Σ uᵀ∇: on a CPU without a copy, elsewhere with three launches."""
+    """Σ uᵀ∇ over some parameters: without a copy on a CPU, in three launches on a GPU."""
     u, g = [found[name] for name in names], [grads[name] for name in names]
     if u[0].device.type == "cpu":
         terms = [torch.dot(a.flatten(), b.flatten().to(a.dtype)) for a, b in zip(u, g, strict=True)]

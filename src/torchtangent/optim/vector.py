@@ -1,4 +1,4 @@
-"""Norm layers and lone biases: their block of F is small enough to be exact, or falls apart into channels."""
+"""Norm layers and lone biases: their block of F is small enough to be exact, or is taken channel by channel."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LARGEST = 1024  # parameters of an exact block: its decomposition costs about as
 @final
 @dataclass(frozen=True, eq=False)
 class Vector(Layer):
-    """A = E[JJᵀ] with J all parameters of a layer side by side, or, if `apart`, the few of each channel; B = 1.
+    """A = E[JᵀJ] and B = 1, where J has all parameters of a layer side by side or, if `apart`, those of each channel.
 
-    One factor is the whole block, so nothing is approximated but (if `apart`) that channels do not know each other.
+    A is the whole block: nothing is approximated, except that `apart` neglects correlations between channels.
 
     Args:
-        shapes: Of the parameters, by name; all of one shape if `apart`.
-        apart: Whether there is a block for each channel.
+        shapes: The shapes of the parameters, by name; all the same if `apart`.
+        apart: Whether each channel has a block of its own.
     """
 
     shapes: Mapping[str, torch.Size]
@@ -33,7 +33,7 @@ class Vector(Layer):
 
     @classmethod
     def of(cls, shapes: Mapping[str, torch.Size]) -> Vector:
-        """One block if it is small, one for each channel otherwise."""
+        """One block if it is small enough, else one per channel."""
         return cls(shapes, sum(shape.numel() for shape in shapes.values()) > LARGEST)
 
     @property
@@ -41,7 +41,7 @@ class Vector(Layer):
         return tuple(self.shapes)
 
     def rule(self, chosen: str) -> str:
-        return "single"  # there are no two factors to share the damping
+        return "single"  # there is only one factor to damp
 
     def moments(
         self, passes: Passes, n: int, share: float, scale: float | Tensor, *, by_rows: bool
@@ -97,16 +97,17 @@ class Vector(Layer):
         return {**said, self.key: how}
 
     def _join(self, parts: Parts) -> Float[Tensor, "G 1 J"]:
+        """Tensors shaped like the parameters as one row per block."""
         return self._blocks([parts[name].flatten() for name in self.names]).unsqueeze(1)
 
     def _blocks(self, columns: list[Float[Tensor, "*N P"]]) -> Float[Tensor, "G *N J"]:
-        """Columns of all parameters as one block, or as one for each channel."""
+        """The columns of all parameters as one block, or as one block per channel."""
         if self.apart:
             return torch.stack(columns, -1).movedim(-2, 0)
         return torch.cat(columns, -1).unsqueeze(0)
 
     def _jacobian(self, passes: Passes) -> Float[Tensor, "G N J"]:
-        """Per-sample gradients of all backward passes."""
+        """The per-sample gradients of all backward passes."""
         found = []
         for seen in passes:
             here = [seen[name] for name in self.names if name in seen]

@@ -1,4 +1,4 @@
-"""Whether recorded factors are the whole gradient: a penalty, or a use that no hook sees, may add to it."""
+"""Checks that recorded factors add up to the whole gradient: a penalty, or a use that no hook sees, adds to it, too."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from torch import Tensor
 from torchtangent.jacobians.factors import LayerJacobian, Outer
 from torchtangent.jacobians.matrices import as_matrices
 
-_TOLERANCE = {torch.float64: 1e-6}
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
+_HALF = 3e-2  # the tolerance for narrower dtypes
 
 
 class Witness:
-    """The gradients of parameters as autograd computes them, before anything clips or scales them.
+    """The gradients of some parameters as autograd computed them, before anyone clipped or scaled them.
 
     Attributes:
-        total: Their sums over the passes that added to gradients; after `settle`, over all if none did.
+        total: Their sums over the passes that added to `.grad`; after `settle`, over all passes if none did.
     """
 
     def __init__(self) -> None:
         self.total: dict[str, Tensor] = {}
         self._watched: frozenset[str] = frozenset()
-        self._coming: dict[str, Tensor] = {}  # of the pass that is under way
-        self._others: dict[str, Tensor] = {}  # of passes that added to nothing
+        self._coming: dict[str, Tensor] = {}  # of the current pass
+        self._others: dict[str, Tensor] = {}  # of passes that did not add to `.grad`
 
     def watch(self, names: Iterable[str]) -> None:
-        """From now on these parameters, and no others."""
+        """Watch these parameters from now on, and no others."""
         self._watched = frozenset(names)
         self.clear()
 
     def coming(self, name: str, grad: Tensor) -> None:
-        """Autograd has a gradient, which may be added or not."""
+        """Autograd has computed a gradient, which it may or may not add to `.grad`."""
         if name not in self._watched:
             return
         if name in self._coming:
@@ -42,12 +43,12 @@ class Witness:
         self._coming[name] = grad.to_dense() if grad.is_sparse else grad.clone()
 
     def came(self, name: str) -> None:
-        """It was added."""
+        """Autograd has added it."""
         if name in self._coming:
             _add(self.total, name, self._coming.pop(name))
 
     def settle(self) -> None:
-        """There will be no more of them."""
+        """All passes are over: decide which of them count."""
         if not self.total:
             for name, grad in self._coming.items():
                 _add(self._others, name, grad)
@@ -61,7 +62,7 @@ class Witness:
     def denied(self, found: Mapping[str, Sequence[LayerJacobian]], rounding: float) -> list[str]:
         """The parameters for which Σ_n J_n differs from the gradient by more than the rounding of its terms.
 
-        Matrices are compared by what they make of one random vector r.
+        Matrices are compared by their products with one random vector r.
         """
         if not found:
             return []
@@ -73,7 +74,7 @@ class Witness:
             errors[name] = _norm(sum(_sum(part, r) for part in _pieces(jacobians)) - total)
             sizes[name] = _norm(total)
         doubtful = _larger(errors, sizes, rounding)
-        # The terms are at least as large as their sum, and only looked at where it does not already tell.
+        # The terms are at least as large as their sum: look at them only where the sum does not settle it.
         for name in doubtful:
             r = directions[name].abs()
             sizes[name] = _norm(sum(_sum(part.magnitude(), r) for part in _pieces(found[name])))
@@ -84,13 +85,13 @@ def _add(sums: dict[str, Tensor], name: str, grad: Tensor) -> None:
     sums[name] = sums[name] + grad if name in sums else grad
 
 
-def rounding(dtypes: set[torch.dtype]) -> float:
-    """How far two orders of summation may differ, relative to the size of the terms."""
-    return max(_TOLERANCE.get(dtype, 1e-3 if dtype == torch.float32 else 3e-2) for dtype in dtypes)
+def tolerance(dtypes: set[torch.dtype]) -> float:
+    """By how much two orders of summation may differ, relative to the size of the terms."""
+    return max(_TOLERANCE.get(dtype, _HALF) for dtype in dtypes)
 
 
 def _larger(errors: Mapping[str, Tensor], sizes: Mapping[str, Tensor], rounding: float) -> list[str]:
-    """The names of errors that no rounding explains, with one transfer for all."""
+    """The names of errors larger than rounding explains, with a single transfer from the device."""
     if not errors:
         return []
     large = torch.stack([error > rounding * sizes[name] for name, error in errors.items()]).tolist()
@@ -103,7 +104,7 @@ def _norm(t: Tensor | int) -> Tensor:
 
 
 def _pieces(jacobians: Sequence[LayerJacobian]) -> Iterator[LayerJacobian]:
-    """Convolutions a few samples at a time: their patches are large."""
+    """The Jacobians, those of convolutions a few samples at a time: their patches are large."""
     for jacobian in jacobians:
         if isinstance(jacobian, Outer):
             _, G, _, S, O = jacobian.d.shape
@@ -113,7 +114,7 @@ def _pieces(jacobians: Sequence[LayerJacobian]) -> Iterator[LayerJacobian]:
 
 
 def _direction(jacobian: LayerJacobian) -> Float[Tensor, "I"]:
-    """r, the same at every call; of no length where the parameter is no matrix."""
+    """The fixed random vector r; empty if the parameter is no matrix."""
     size = jacobian.shape.numel() // (jacobian.groups * jacobian.d.shape[4]) if isinstance(jacobian, Outer) else 0
     return torch.randn(size, generator=torch.Generator().manual_seed(0), device="cpu").to(jacobian.d)
 

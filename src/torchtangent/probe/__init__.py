@@ -1,6 +1,6 @@
-"""The tangent kernel watched while a network trains.
+"""The tangent kernel measured while a network trains.
 
-probe = tt.TangentProbe(model, x, y)        # before training: what it finds here is the start
+probe = tt.TangentProbe(model, x, y)        # before training: later records are compared with this state
 for step, batch in enumerate(batches):
     probe.log(step)                         # measures at steps 0, 5, 10, 15, …, ever further apart
     train(batch)

@@ -1,4 +1,4 @@
-"""What happens inside a network on its way to the output: the last representation, and which ReLUs are on."""
+"""What can be seen inside a network during a forward pass: the last representation, and which ReLUs are on."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ class Activity:
 
     Attributes:
         outputs: f(x).
-        representation: What goes into the last linear layer; None if it is not per sample or there is no such layer.
-        on: Which outputs of ReLUs are positive, of all layers in a row; empty if there are none.
+        representation: The input of the last linear layer; None if there is no such layer, or if the first axis of
+            its input is not the samples.
+        on: Whether each ReLU output is positive, for all layers in one vector; empty if there are none.
     """
 
     outputs: Float[Tensor, "N *out"]
@@ -35,7 +36,7 @@ class Activity:
 
 
 def activity(network: Network, samples: Samples) -> Activity:
-    """Run the network on all samples and look inside."""
+    """Run the network on all samples, and record what can be seen inside."""
     outputs: list[Tensor] = []
     representations: list[Tensor] = []
     on = [torch.empty(0, dtype=torch.bool, device=samples.device)]
@@ -49,7 +50,7 @@ def activity(network: Network, samples: Samples) -> Activity:
 
 
 class _Watch(TorchFunctionMode):
-    """Sees every call of `linear` and `relu`, by modules and by functions alike, and touches no module."""
+    """Intercepts every call of `linear` and `relu`, by modules or as functions, without touching a module."""
 
     def __init__(self) -> None:
         super().__init__()

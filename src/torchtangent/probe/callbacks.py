@@ -1,4 +1,4 @@
-"""A probe as a callback of a training framework, which is imported when it is asked for."""
+"""A probe as a callback of a training framework, which is imported only on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def lightning(probe: TangentProbe) -> Any:
     """A `Callback` that logs before training and after every optimizer step, on the first rank.
 
-    The probe's state goes into Lightning's checkpoints, so that a resumed run goes on where it was.
+    The state of the probe is part of Lightning's checkpoints, so that a resumed run continues where it was.
     """
 
     class ProbeCallback(_first_of("lightning.pytorch", "pytorch_lightning").Callback):  # type: ignore[misc]

@@ -1,7 +1,7 @@
-"""What is measured: a registry with one small function for each measure.
+"""What is measured: a registry with one small function per measure.
 
-A measure takes the state of the network on a probe set and gives a number, or a dict of numbers by name, which are
-recorded as `measure/name` (and as `measure` under the empty name). A new one is a function with `@measure()`.
+A measure takes the state of the network on a probe set and returns a number, or a dict of numbers by name, which are
+recorded as `measure/name` (and as `measure` if the name is empty). To add one, decorate a function with `@measure()`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from torch import Tensor
 
 from torchtangent import alignment
 from torchtangent import spectrum as spectra
+from torchtangent.complexity.fixed import norm
 from torchtangent.notice import check_choice
-from torchtangent.probe.state import State, Undefined, norm
+from torchtangent.probe.state import State, Undefined
 
 _LEADING = (2, 5, 10, 20, 50, 100)  # eigenvalues to record, besides the largest
 _SHARES = (1, 10, 40, 80, 160)  # the k of trace ratios T_k
@@ -30,8 +31,8 @@ class Measure:
 
     Attributes:
         of: The function.
-        held_out: Whether it is taken on the held-out set too.
-        default: Whether it is taken unless others are asked for.
+        held_out: Whether it is taken on the held-out set, too.
+        default: Whether it is taken if the user does not choose measures.
     """
 
     of: Callable[[State], Values]
@@ -40,35 +41,35 @@ class Measure:
 
 
 class Missing(LookupError):
-    """The model has nothing of the kind that a measure is about."""
+    """The model lacks what a measure is about, such as a ReLU."""
 
 
 MEASURES: dict[str, Measure] = {}
 
 
 def measure(*, held_out: bool = True, default: bool = True) -> Callable[[Callable[[State], Values]], Callable]:
-    """Decorator: adds a function to MEASURES under its name.
+    """A decorator that adds a function to MEASURES under its name.
 
-    It gets a `State`, of which each quantity is computed when it is first asked for:
+    The function is given a `State`, whose quantities are computed on first use:
 
     | attribute | |
     |---|---|
     | `params` | θ by name, a copy |
     | `kernel`, `kernels` | K, (N, N, C, C), and that of each layer |
-    | `eigenvalues` | all those of K centred per class, the largest first |
-    | `feature_norm`, `complexity`, `increment` | √(Tr K / N), and the complexity until here with its last term |
+    | `eigenvalues` | all eigenvalues of K centred per class, the largest first |
+    | `feature_norm`, `complexity`, `increment` | √(Tr K / N), the complexity so far, and its last term |
     | `activity` | `outputs`, the last `representation` (or None), and which ReLUs are `on` |
-    | `targets` | what the outputs should be, (N, C), according to the labels |
+    | `targets` | the targets of the outputs, (N, C), according to the labels |
     | `start` | the state before training, with `params`, `kernel`, `activity`, `feature_norm` and `complexity` |
     | `before` | the state at the last record, with `params`, `feature_norm` and `complexity` |
     | `view` | the `model` and its probe set, `x` and `y` |
 
-    It gives a number, a tensor, or a dict of them. All measures are taken once when a probe is made, where `start` and
-    `before` are the state itself; what they ask of it there is kept for later, so they should always ask the same.
+    It returns a number, a tensor, or a dict of them. All measures are taken once when a probe is created, where `start`
+    and `before` are the state itself. Only what they use then is available later, so they should always use the same.
 
     Args:
-        held_out: Whether it is taken on the held-out set too.
-        default: Whether it is taken unless others are asked for.
+        held_out: Whether to take it on the held-out set, too.
+        default: Whether to take it if the user does not choose measures.
 
     >>> import torchtangent as tt
     >>> @measure(default=False)
@@ -95,7 +96,7 @@ def measure(*, held_out: bool = True, default: bool = True) -> Callable[[Callabl
 
 
 def choose(names: Iterable[str] | None) -> list[str]:
-    """The names of the measures to take; those by default if none are given."""
+    """The names of the measures to take; the default ones if none are given."""
     if names is None:
         return [name for name, one in MEASURES.items() if one.default]
     chosen = [names] if isinstance(names, str) else list(names)
@@ -108,48 +109,48 @@ def choose(names: Iterable[str] | None) -> list[str]:
 
 @measure()
 def spectrum(state: State) -> Values:
-    """Eigenvalues of the kernel, centred per class: the largest, their mean, and some that follow."""
+    """The largest eigenvalue of the kernel centred per class, the mean, and some of the next largest."""
     values = state.eigenvalues
     return {"max": values[0], "mean": values.mean()} | {str(k): values[k - 1] for k in _LEADING if k <= len(values)}
 
 
 @measure(default=False)
 def eigenvalues(state: State) -> Values:
-    """All of them, the largest first."""
+    """All eigenvalues of the kernel centred per class, the largest first."""
     return state.eigenvalues
 
 
 @measure()
 def effective_rank(state: State) -> Values:
-    """The effective rank of the kernel, centred per class."""
+    """The effective rank of the kernel centred per class."""
     return spectra.effective_rank(state.eigenvalues)
 
 
 @measure()
 def trace_ratio(state: State) -> Values:
-    """T_k of the kernel, centred per class."""
+    """The trace ratios T_k of the kernel centred per class."""
     shares = [k for k in _SHARES if k <= len(state.eigenvalues)]
     return dict(zip(map(str, shares), spectra.trace_ratio(state.eigenvalues.double(), shares), strict=True))
 
 
 @measure()
 def cka(state: State) -> Values:
-    """Centred alignment of the kernel, and of each layer's, with the labels."""
+    """Centred alignment with the labels, of the kernel and of the kernel of each layer."""
     kernels = {"": state.kernel} | (state.kernels if state.view.by_layer else {})
     return alignment.cka(kernels, state.targets)
 
 
 @measure()
 def kernel_alignment(state: State) -> Values:
-    """Alignment of the kernel with the one at the start, uncentred."""
+    """Uncentred alignment of the kernel with the kernel at the start."""
     return alignment.kernels(state.kernel, state.start.kernel)
 
 
 @measure()
 def representation_alignment(state: State) -> Values:
-    """Alignment of the last layer's input with that at the start: of Gram matrices, and of second moments.
+    """Alignment of the last layer's input with that at the start, by Gram matrices and by second moments.
 
-    With R (N, D) now and R₀ at the start: ⟨RRᵀ, R₀R₀ᵀ⟩ and, as `features`, ⟨RᵀR, R₀ᵀR₀⟩ = ‖RR₀ᵀ‖², both over
+    With R (N, D) now and R₀ at the start: ⟨RRᵀ, R₀R₀ᵀ⟩ and, as `features`, ⟨RᵀR, R₀ᵀR₀⟩ = ‖RR₀ᵀ‖², both divided by
     ‖RRᵀ‖ ‖R₀R₀ᵀ‖.
     """
     R, R0 = state.activity.representation, state.start.activity.representation
@@ -164,12 +165,12 @@ def representation_alignment(state: State) -> Values:
 
 @measure()
 def sign_similarity(state: State) -> Values:
-    """The part of all ReLU outputs that are on or off as at the start."""
+    """The fraction of ReLU outputs that are on or off as they were at the start."""
     on, before = state.activity.on, state.start.activity.on
     if not len(on):
         raise Missing("No ReLU is applied.")
     if on.shape != before.shape:
-        raise Undefined  # other units are used now than at the start
+        raise Undefined  # the network now uses other units than at the start
     return (on == before.to(on.device)).double().mean()
 
 
@@ -184,5 +185,5 @@ def distance(state: State) -> Values:
 
 @measure(held_out=False)
 def complexity(state: State) -> Values:
-    """Σ_t ‖θ_{t+1} − θ_t‖ ‖Φ_t‖ / √N over records (as `tt.complexity.Trajectory`), the last term, and ‖Φ‖ / √N now."""
+    """Σ_t ‖θ_{t+1} − θ_t‖ ‖Φ_t‖ / √N over the records (see `tt.complexity.Trajectory`), its last term, and ‖Φ‖ / √N."""
     return {"": state.complexity, "increment": state.increment, "feature_norm": state.feature_norm}

@@ -1,4 +1,4 @@
-"""Takes the measures of a model, now and compared with the start."""
+"""Takes the measures of a model, and keeps what later ones are compared with."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _BEFORE = ("params", "feature_norm", "complexity")
 
 
 class Observer:
-    """A model, its probe sets and what is measured. All is measured once at the start, so that what fails fails then.
+    """Measures a model on its probe sets. All measures are taken once at the start, to fail early if they fail.
 
     Args:
-        views: The probe sets, by what their keys begin with.
-        measures: The names of measures.
+        views: The probe sets, by the prefix of their keys.
+        measures: The names of the measures.
 
     Attributes:
-        notes: Measures that the model does not have, and why.
+        notes: Measures that this model does not have, and why.
     """
 
     def __init__(self, views: Mapping[str, View], measures: list[str]) -> None:
         self.notes: dict[str, str] = {}
         self._views, self._measures = views, measures
-        self._keys: dict[str, list[str]] = {}  # that a measure gives
+        self._keys: dict[str, list[str]] = {}  # the keys of each measure
         self._layout = layout(views[""].params)
         states = {prefix: State(view) for prefix, view in views.items()}
         _, finite = self._take(states)
@@ -47,23 +47,23 @@ class Observer:
         self._before = self._start[""]
 
     def now(self) -> tuple[Numbers, bool]:
-        """All numbers of this moment, and whether the network was finite."""
+        """All measures of the model as it is now, and whether the network is finite."""
         check_layout(self._layout, self._views[""].params)
         states = {prefix: State(view, self._start[prefix], self._before) for prefix, view in self._views.items()}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TangentWarning)  # said at the start
+            warnings.simplefilter("ignore", TangentWarning)  # given at the start already
             numbers, finite = self._take(states)
         if finite:
             self._before = states[""].forget(*_BEFORE)
         return numbers, finite
 
     def identity(self) -> dict[str, Any]:
-        """What is measured, and of which samples."""
+        """What is measured, and on which samples."""
         samples = {f"{prefix}x": view.samples.fingerprint() for prefix, view in self._views.items()}
         return {"measures": sorted(self._measures), **samples}
 
     def state_dict(self) -> dict[str, Any]:
-        """The start and the last record's weights, in tensors."""
+        """The states at the start and at the last record, as tensors."""
         return {
             "identity": self.identity(),
             "start": {prefix: state.saved() for prefix, state in self._start.items()},
@@ -71,7 +71,7 @@ class Observer:
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on from what was saved, if it is of the same samples and measures."""
+        """Continue from a saved state, which must have the same samples and measures."""
         own, other = self.identity(), saved.get("identity", {})
         different = [key for key in {**own, **other} if own.get(key) != other.get(key)]
         if different:
@@ -83,6 +83,7 @@ class Observer:
         self._before = State.restored(saved["before"])
 
     def _take(self, states: Mapping[str, State]) -> tuple[Numbers, bool]:
+        """All measures of these states, and whether everything was finite."""
         numbers: Numbers = {}
         for prefix, state in states.items():
             with in_eval(state.view.model, state.view.names):
@@ -92,6 +93,7 @@ class Observer:
         return numbers, all(state.finite for state in states.values())
 
     def _measure(self, prefix: str, name: str, state: State) -> Numbers:
+        """One measure by its keys: None if the model does not have it, NaN if it is undefined now."""
         key = prefix + name
         try:
             values = MEASURES[name].of(state)
@@ -107,7 +109,7 @@ class Observer:
 
 
 def _plain(value: Any, name: str) -> float | list[float]:
-    """A measure's value as a number of Python, or a list of them."""
+    """The value of a measure as a float, or a list of them."""
     if isinstance(value, Real):
         return float(value)
     if isinstance(value, Tensor | np.ndarray):

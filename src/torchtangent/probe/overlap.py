@@ -1,4 +1,4 @@
-"""Held-out samples are others than those of the probe set."""
+"""Checks that held-out samples are not in the probe set."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchtangent.notice import warn
 
 
 def check_apart(x: Any, x_test: Any) -> None:
-    """Refuse held-out samples that are all in the probe set, and say if some are."""
+    """Refuse held-out samples if all are in the probe set; warn if some are."""
     own = set(_contents(x))
     held_out = _contents(x_test)
     shared = sum(sample in own for sample in held_out)
@@ -36,5 +36,5 @@ def _contents(x: Any) -> list[tuple[bytes, ...]]:
 
 
 def _rows(t: Tensor) -> Tensor:
-    """A row of bytes for each sample."""
+    """One row of bytes per sample."""
     return t.detach().contiguous().flatten().view(torch.uint8).view(len(t), -1)

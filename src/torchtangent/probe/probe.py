@@ -1,4 +1,4 @@
-"""`TangentProbe`: the tangent kernel and what goes with it, measured while a network trains."""
+"""`TangentProbe`: the tangent kernel and related quantities, measured while a network trains."""
 
 from __future__ import annotations
 
@@ -28,54 +28,57 @@ from torchtangent.probe.writers import Record, as_writers
 class TangentProbe:
     """Measures of a network on a fixed probe set, taken at chosen steps of its training.
 
-    Make it before training: the network that it finds is the start, with which later ones are compared. It measures
-    in eval mode, BatchNorm at its running statistics, and leaves the model, its gradients and the random state as
-    they are: training goes on as it would without.
+    Create it before training: later states of the network are compared with the one at this moment. The probe measures
+    in eval mode, with BatchNorm's running statistics, and leaves the model, its gradients and the random state as they
+    are: training goes on as it would without the probe.
 
-    A record is a dict of `step`, `seconds` (what it cost), `finite`, and for every measure one or more numbers:
+    A record is a dict of `step`, `seconds` (its cost), `finite`, and one or more numbers for every measure:
 
     | key | |
     |---|---|
-    | `spectrum/max`, `/mean`, `/2`, `/5`, … | eigenvalues of the kernel, centred per class |
-    | `effective_rank`, `trace_ratio/40`, … | of the same |
-    | `cka`, `cka/<module>` | centred alignment with the labels, of the kernel and of each layer's |
+    | `spectrum/max`, `/mean`, `/2`, `/5`, … | eigenvalues of the kernel centred per class |
+    | `effective_rank`, `trace_ratio/40`, … | of the same kernel |
+    | `cka`, `cka/<module>` | centred alignment with the labels, of the kernel and of the kernel of each layer |
     | `kernel_alignment` | ⟨K, K₀⟩ / ‖K‖‖K₀‖ with the kernel at the start, uncentred |
-    | `representation_alignment`, `/features` | the same of the last layer's input: Gram matrices, second moments |
-    | `sign_similarity` | the part of ReLU outputs that are on or off as at the start |
+    | `representation_alignment`, `/features` | the same for the last layer's input: Gram matrices, second moments |
+    | `sign_similarity` | the fraction of ReLU outputs that are on or off as they were at the start |
     | `distance/l2`, `/cosine` | ‖θ − θ₀‖ and 1 − ⟨θ, θ₀⟩ / ‖θ‖‖θ₀‖ |
-    | `complexity`, `/increment` | Σ_t ‖θ_{t+1} − θ_t‖ √(Tr K_t / N) over records, and its last term |
+    | `complexity`, `/increment` | Σ_t ‖θ_{t+1} − θ_t‖ √(Tr K_t / N) over the records, and its last term |
     | `complexity/feature_norm` | √(Tr K / N) |
-    | `eigenvalues` | all of them; only if asked for |
+    | `eigenvalues` | all eigenvalues; only if asked for |
 
-    Those of the held-out set begin with `test/`. Where the network has NaN or infinity, values are NaN and `finite` is
-    False. What the model does not have (ReLUs, a last linear layer) is None, and `notes` say so. A further measure is a
-    function with the decorator `torchtangent.probe.measure`. A layer is a module (`cka/conv1`), its weight and bias
-    together, where `ntk(..., per_layer=True)` has a kernel for each parameter (`conv1.weight`).
+    Keys of the held-out set begin with `test/`. If the network has NaN or infinity, values are NaN and `finite` is
+    False. A measure of something that the model does not have (ReLUs, a last linear layer) is None, and `notes` says
+    why. Measures of your own are functions with the decorator `torchtangent.probe.measure`. A layer is a module
+    (`cka/conv1`) with its weight and bias, whereas `ntk(..., per_layer=True)` has one kernel per parameter
+    (`conv1.weight`).
 
-    A record costs a kernel (N, N, C, C) of each layer and set, and an eigendecomposition of size N·C; 100 samples do.
+    A record costs a kernel (N, N, C, C) for each layer and set, and an eigendecomposition of size N·C; 100 samples are
+    enough.
 
     Args:
-        model: The network. One that `torch.compile`, `DataParallel` or `DistributedDataParallel` wrapped is taken out,
-            with the names of parameters that it has inside.
-        x: Inputs, as for `ntk`. Those in memory, and the labels, are copied: the probe set stays what it is now.
-        y: Labels, for `cka`: classes (N,) of C outputs, or a target for every output. None will do if `measures` are
-            others.
-        x_test: Held-out inputs, none of which is in x.
-        y_test: Their labels.
-        steps: "log" for 0 and 5·⌊1.15ᵏ⌋, a number n for every n-th, the steps themselves, or a function of the step.
+        model: The network. If it is wrapped by `torch.compile`, `DataParallel` or `DistributedDataParallel`, the model
+            inside is used, with the parameter names that it has there.
+        x: Inputs, as for `ntk`. Inputs in memory are copied, and so are the labels: later changes do not matter.
+        y: Labels, for `cka`: classes (N,) of C outputs, or a target for every output. Not needed if `cka` is not among
+            the `measures`.
+        x_test: Held-out inputs, which must not be in x.
+        y_test: The labels of the held-out inputs.
+        steps: When to measure: "log" at 0 and 5·⌊1.15ᵏ⌋, a number n at every n-th step, a list of steps, or a function
+            of the step.
         measures: Which measures, by name (see `torchtangent.probe.MEASURES`); all but `eigenvalues` by default.
-        layers: Whether `cka` is also taken of each layer.
-        params: Which parameters count, by name pattern or a predicate (name, parameter); by default those
-            that are trainable now.
-        output: Which tensor of the model's result.
+        layers: Whether to take `cka` also for each layer.
+        params: Which parameters count, by name pattern or a predicate (name, parameter); by default those that are
+            trainable now.
+        output: Which tensor of the model's result to use.
         writers: Where records go besides memory: a path (JSON lines, appended), a `SummaryWriter`, a function of a
-            record, or a list of such.
-        max_overhead: The part of the time, such as 0.05, that may be spent here. A record that would exceed it is
-            skipped, and its step noted in `skipped` and by the writers.
+            record, or a list of these.
+        max_overhead: The largest fraction of the time, such as 0.05, that the probe may take. A record that would
+            exceed it is skipped; its step is noted in `skipped` and by the writers.
 
     Attributes:
         records: All records.
-        skipped: Steps that were left out because of `max_overhead`.
+        skipped: The steps that were skipped because of `max_overhead`.
         notes: Measures that this model does not have, and why.
 
     Reference:
@@ -133,14 +136,14 @@ class TangentProbe:
         self._spent = self._cost = perf_counter() - self._began
 
     def log(self, step: SupportsIndex, *, force: bool = False) -> Record | None:
-        """Measure, if this is one of the steps to measure at and not the one that was measured last.
+        """Measure, if this is a step to measure at and was not measured already.
 
         Args:
             step: The number of the step.
-            force: Measure at this step whatever was planned and whatever it costs, as after the last one.
+            force: Measure whether or not this is such a step, at any cost; for instance after the last step.
 
         Returns:
-            The record, or None.
+            The record, or None if nothing was measured.
         """
         step = operator.index(step)
         measured = bool(self.records) and self.records[-1]["step"] == step
@@ -152,7 +155,7 @@ class TangentProbe:
             self._write({"step": step, "skipped": True})
             return None
         if torch.cuda.is_initialized():
-            torch.cuda.synchronize()  # what training still computes is not the probe's
+            torch.cuda.synchronize()  # do not count what training has left to compute
         began = perf_counter()
         values, finite = self._observer.now()
         self._latest = step
@@ -174,11 +177,11 @@ class TangentProbe:
 
     @property
     def overhead(self) -> float:
-        """The part of the time since the probe was made that was spent in it."""
+        """The fraction of the time since the probe was created that was spent in it."""
         return self._spent / (perf_counter() - self._began)
 
     def series(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """Steps, and the values under a key at each: NaN for None, a row for a list."""
+        """The steps, and the value of a key at each of them: NaN for None, a row for a list."""
         found = [(record["step"], record[key]) for record in self.records if key in record]
         if not found:
             keys = ", ".join(self.records[-1]) if self.records else "none, for nothing was logged yet"
@@ -187,7 +190,7 @@ class TangentProbe:
         return np.array(steps), np.stack(np.broadcast_arrays(*(np.array(value, dtype=float) for value in values)))
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs, in tensors and numbers: the start, the weights at the last record, the records."""
+        """What a resumed run needs, as tensors and numbers: the states at the start and last record, all records."""
         return {
             "records": list(self.records),
             "skipped": list(self.skipped),
@@ -196,18 +199,18 @@ class TangentProbe:
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on from `state_dict()`. Steps that are measured again stand twice in a file: the later lines count."""
+        """Continue from a `state_dict()`. Steps that are measured again have two lines in a file: the later counts."""
         if "observer" not in saved:
             raise ValueError("This is no state of a TangentProbe: pass what its state_dict() gave.")
         self._observer.load_state_dict(saved["observer"])
         self.records, self.skipped, self._latest = list(saved["records"]), list(saved["skipped"]), saved["latest"]
 
     def lightning(self) -> Any:
-        """A Lightning callback that logs after every optimizer step; its state is saved in checkpoints."""
+        """A Lightning callback that logs after every optimizer step, and whose state is part of checkpoints."""
         return callbacks.lightning(self)
 
     def huggingface(self) -> Any:
-        """A callback for the Trainer of Hugging Face that logs after every optimizer step."""
+        """A callback for Hugging Face's Trainer that logs after every optimizer step."""
         return callbacks.huggingface(self)
 
     def _write(self, record: Record) -> None:

@@ -1,4 +1,4 @@
-"""When to measure: steps that are fixed beforehand."""
+"""When to measure: a set of steps that is fixed in advance."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _UNIT, _BASE = 5, 1.15
 
 
 def schedule(steps: Steps = "log") -> Callable[[int], bool]:
-    """Whether a step is one of those to measure at.
+    """A function that tells whether to measure at a step.
 
     Args:
-        steps: "log", which is 0 and 5·⌊1.15ᵏ⌋ for k = 0, 1, …; a number n for every n-th; the steps themselves; or a
-            function of the step.
+        steps: "log", which is 0 and 5·⌊1.15ᵏ⌋ for k = 0, 1, …; a number n for every n-th step; a list of steps; or a
+            function of the step, which is returned.
 
     Reference:
-        The steps of George, Deep networks training and generalization, 2023, figure 6.2.
+        The steps are those of George, Deep networks training and generalization, 2023, figure 6.2.
 
     >>> [step for step in range(58) if schedule("log")(step)]
     [0, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50]

@@ -1,4 +1,4 @@
-"""A model at one moment, seen through a probe set: what measures are made of."""
+"""A model at one moment, on a probe set: what measures are computed from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torchtangent.alignment.labels import as_targets
 from torchtangent.alignment.similarity import NOISE
-from torchtangent.complexity.fixed import batches
+from torchtangent.complexity.fixed import batches, distance
 from torchtangent.jacobians.call import Network
 from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.modes import is_finite
@@ -26,21 +26,21 @@ from torchtangent.spectrum import center
 
 
 class Undefined(ArithmeticError):
-    """A measure has no value at this moment."""
+    """A measure has no value in this state."""
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A model, which trains, seen through a probe set, which stays.
+    """A model that is being trained, and a fixed probe set.
 
     Attributes:
-        model: The user's.
-        names: The parameters that count.
-        output: Which tensor of the model's result.
+        model: The user's model.
+        names: The names of the parameters that count.
+        output: Which tensor of the model's result to use.
         x: The inputs.
         y: The labels; None if no measure needs them.
         by_layer: Whether the kernel of each layer is wanted.
-        label: What errors call the labels.
+        label: The name of the labels in errors.
     """
 
     model: nn.Module
@@ -63,20 +63,20 @@ class View:
 
     @property
     def samples(self) -> Samples:
-        """The inputs, for where the model is now."""
+        """The inputs, on the device where the model is now."""
         return Samples(self.x, next(iter(self.params.values())).device)
 
 
 class State:
-    """A model at one moment. Each quantity is computed when it is first asked for, and once.
+    """A model at one moment. Each quantity is computed on first use, and kept.
 
     Args:
         view: The model and its probe set.
         start: The state at the start of training; this one by default.
-        before: The state at the last record.
+        before: The state at the last record; this one by default.
 
     Attributes:
-        finite: Whether all that was computed was.
+        finite: Whether everything computed so far was finite.
     """
 
     def __init__(self, view: View, start: State | None = None, before: State | None = None) -> None:
@@ -94,14 +94,14 @@ class State:
 
     @cached_property
     def activity(self) -> Activity:
-        """The outputs, the last representation, which ReLUs are on."""
+        """The outputs, the last representation, and which ReLUs are on."""
         seen = activity(self.view.network, self.view.samples)
         self._check_finite([seen.outputs])
         return seen
 
     @cached_property
     def targets(self) -> Float[Tensor, "N C"]:
-        """What the outputs should be, according to the labels."""
+        """The targets of the outputs, according to the labels."""
         if self.view.y is None:
             raise ValueError(
                 f"{self.view.label} is None, but measures such as 'cka' compare the network with labels. Pass "
@@ -111,7 +111,7 @@ class State:
 
     @cached_property
     def kernels(self) -> dict[str, Float[Tensor, "N N C C"]]:
-        """The kernel of each layer: of the parameters that one module holds."""
+        """The kernel of each layer, that is, of the parameters directly in one module."""
         total: dict[str, Tensor] = {}
         for name, K in self._ntk(per_layer=True).items():
             layer = name.rpartition(".")[0] or type(self.view.model).__name__
@@ -127,11 +127,11 @@ class State:
 
     @cached_property
     def eigenvalues(self) -> Float[Tensor, " K"]:
-        """All those of K centred per class, the largest first; zero where rounding made them negative."""
+        """All eigenvalues of K centred per class, the largest first; those that rounding made negative are zero."""
         K = center(self.kernel.double())
         rounding = torch.finfo(self.kernel.dtype).eps * torch.linalg.vector_norm(self.kernel, dtype=torch.float64)
         if torch.linalg.vector_norm(K) <= NOISE * rounding:
-            raise Undefined  # all samples have the same gradient: the network died
+            raise Undefined  # all samples have the same gradient: the network is dead
         return torch.linalg.eigvalsh(flatten(K)).flip(0).clamp(min=0).to(self.kernel.dtype)
 
     @cached_property
@@ -141,30 +141,30 @@ class State:
 
     @cached_property
     def increment(self) -> Float[Tensor, ""]:
-        """What the way from the last record to here adds to the complexity: ‖θ_{t+1} − θ_t‖ ‖Φ_t‖ / √N."""
+        """The term that the last record and this state add to the complexity: ‖θ_{t+1} − θ_t‖ ‖Φ_t‖ / √N."""
         return self.distance(self.before) * self.before.feature_norm
 
     @cached_property
     def complexity(self) -> Float[Tensor, ""]:
-        """The sum of increments until here."""
+        """The sum of all increments so far."""
         return self.increment if self.before is self else self.before.complexity + self.increment
 
     def distance(self, other: State) -> Float[Tensor, ""]:
         """‖θ − θ'‖."""
-        return norm({name: p - other.params[name].to(p) for name, p in self.params.items()})
+        return distance(self.params, other.params)
 
     def forget(self, *kept: str) -> State:
-        """Hold on to these alone: nothing else can be computed once the model has moved on."""
+        """Keep only these quantities: nothing else can be computed once the model has changed."""
         self.__dict__ = {name: value for name, value in vars(self).items() if name in kept}
         return self
 
     def saved(self) -> dict[str, Any]:
-        """What a state holds on to, in tensors."""
+        """The quantities that a state has kept, as tensors."""
         return {name: vars(value) if name == "activity" else value for name, value in vars(self).items()}
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> State:
-        """A state that holds on to what was saved."""
+        """A state with the quantities that were saved."""
         state = cls.__new__(cls)
         state.__dict__ = {name: Activity(**value) if name == "activity" else value for name, value in saved.items()}
         return state
@@ -185,8 +185,3 @@ class State:
         if not all(bool(torch.isfinite(t).all()) for t in tensors):
             self.finite = False
             raise Undefined
-
-
-def norm(params: Mapping[str, Tensor]) -> Float[Tensor, ""]:
-    """The norm of all parameters together, in float64."""
-    return torch.stack([torch.linalg.vector_norm(p, dtype=torch.float64) for p in params.values()]).norm()

@@ -14,13 +14,13 @@ Writer = Callable[[Record], object]
 
 
 def as_writers(targets: Any) -> list[Writer]:
-    """One writer, or several in a list (see `as_writer`)."""
+    """Writers, from one thing or a list of things that `as_writer` takes."""
     several = isinstance(targets, Sequence) and not isinstance(targets, str)
     return [as_writer(one) for one in (targets if several else [targets])]
 
 
 def as_writer(target: Any) -> Writer:
-    """A path for JSON lines, a `SummaryWriter` (anything with `add_scalar`), or any function of a record."""
+    """A writer, from a path (JSON lines), a `SummaryWriter` (anything with `add_scalar`) or a function of a record."""
     if isinstance(target, str | os.PathLike):
         return JsonLines(target)
     if hasattr(target, "add_scalar"):
@@ -33,9 +33,9 @@ def as_writer(target: Any) -> Writer:
 
 
 class JsonLines:
-    """One record a line, appended to a file and closed; NaN and infinity, which JSON lacks, become null.
+    """Appends each record to a file as one line of JSON; NaN and infinity, which JSON lacks, become null.
 
-    A line that an earlier process could not finish is dropped.
+    A last line that an earlier process left unfinished is dropped.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -51,7 +51,7 @@ class JsonLines:
 
 
 class TensorBoard:
-    """Every number of a record as a scalar `tangent/…`."""
+    """Writes every float of a record as a scalar `tangent/…`."""
 
     def __init__(self, board: Any) -> None:
         self.board = board

@@ -1,4 +1,4 @@
-"""Spectra of kernels: leading eigenpairs, the tasks that they are, and what all eigenvalues say together."""
+"""Spectra of kernels: leading eigenpairs, classification tasks made of them, and summaries of all eigenvalues."""
 
 from torchtangent.spectrum.leading import Eigenpairs, eigentasks, top
 from torchtangent.spectrum.measures import center, effective_rank, trace_ratio

@@ -1,4 +1,4 @@
-"""Whether K + ridge·I can be inverted in the precision of K, and what to do if not."""
+"""Whether K + ridge·I can be inverted in the precision of K, and advice if not."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ import math
 
 import torch
 
-from torchtangent.spectrum.leading import rounding
+from torchtangent.spectrum.checks import resolution
 
 
 def checked_ridge(ridge: float) -> float:
-    """The ridge as a number that is not negative."""
+    """The ridge as a float; an error if it is negative or infinite."""
     if not 0 <= float(ridge) < math.inf:
         raise ValueError(f"ridge must be a finite number >= 0, got {ridge}.")
     return float(ridge)
 
 
 def check_invertible(smallest: float, largest: float, ridge: float, dtype: torch.dtype, *, instead: str = "") -> None:
-    """Refuse a K of this dtype if the smallest of these eigenvalues of K + ridge·I is no more than rounding."""
-    if not smallest > rounding(dtype) * largest:
+    """Refuse a K of this dtype if the smallest eigenvalue of K + ridge·I is zero up to rounding."""
+    if not smallest > resolution(dtype) * largest:
         raise singular(smallest, largest, ridge, dtype, instead=instead)
 
 
 def singular(smallest: float, largest: float, ridge: float, dtype: torch.dtype, *, instead: str = "") -> ValueError:
-    """The error for K + ridge·I with these extreme eigenvalues, which has no inverse in the precision of K.
+    """The error for a K + ridge·I with these extreme eigenvalues, which has no inverse in the precision of K.
 
-    It advises a ridge for which there is one, to six digits, or to do something `instead`.
+    It advises a ridge with which the inverse has about six digits, or something else to do `instead`.
     """
     size = max(abs(smallest), abs(largest), ridge)
     if size == 0:
         return ValueError("K is zero: it has no inverse, and fits nothing. Check how it was computed.")
     name, precision = "K + ridge·I" if ridge else "K", str(dtype).removeprefix("torch.")
-    more = max(0.0, -1.1 * smallest) + 10 * max(rounding(dtype), 1e-10) * size  # the smallest may be estimated
+    more = max(0.0, -1.1 * smallest) + 10 * max(resolution(dtype), 1e-10) * size  # the smallest may be estimated
     enough = rounded_up(ridge + more)
-    if -smallest > 10 * rounding(dtype) * size:
+    if -smallest > 10 * resolution(dtype) * size:
         return ValueError(
             f"{name} is not positive definite: its smallest eigenvalue is {smallest:.1e}, more below zero than "
             f"{precision} explains. Check how K was computed, or pass a ridge of at least {enough}."
@@ -47,7 +47,7 @@ def singular(smallest: float, largest: float, ridge: float, dtype: torch.dtype, 
 
 
 def rounded_up(x: float) -> str:
-    """A positive number in two digits that is not below it.
+    """A positive number, rounded up to two digits.
 
     >>> rounded_up(0.6711), rounded_up(1e-6), rounded_up(123.0)
     ('0.68', '1e-06', '1.3e+02')

@@ -1,4 +1,4 @@
-"""The leading eigenpairs of a symmetric matrix in memory, on disk or known by its products, and tasks made of them."""
+"""The leading eigenpairs of a symmetric matrix in memory, on disk or known by its products; tasks made of them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from torchtangent.notice import warn
 from torchtangent.operators import Operator
 from torchtangent.operators.lanczos import leading_pairs
 from torchtangent.operators.symmetric import eigh
-from torchtangent.spectrum.checks import check_symmetric
+from torchtangent.spectrum.checks import check_symmetric, resolution
 
 DENSE_LIMIT = 2048
-"""Up to this size a matrix is decomposed whole."""
+"""The largest size at which a matrix is always fully decomposed."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,11 +28,11 @@ class Eigenpairs:
     """The leading eigenpairs of a symmetric K; unpacks as `values, vectors`.
 
     Attributes:
-        values: (k,), descending.
-        vectors: (N, k), orthonormal; the entry of largest size in each is positive. For C outputs (N·C, k): row
-            n·C + c is output c of sample n.
-        residuals: (k,), the true ‖K φ − λ φ‖: within so much of each value there is an eigenvalue of K.
-        converged: whether all of them are as small as was asked for.
+        values: (k,), in descending order.
+        vectors: (N, k), orthonormal, each with its largest entry positive. For C outputs (N·C, k), where row n·C + c
+            is output c of sample n.
+        residuals: (k,), the true ‖K φ − λ φ‖: K has an eigenvalue within this distance of each value.
+        converged: whether all residuals are as small as was asked for.
     """
 
     values: Float[Tensor, " K"]
@@ -52,12 +52,12 @@ class Eigenpairs:
         return (self.values, self.vectors)[i]
 
     def extend(self, K_new: Tensor | np.ndarray | Any) -> Float[Tensor, "M K"]:
-        """The eigenfunctions at new points, φ_j(x) = K(x, X) φ_j / λ_j (Nyström's extension).
+        """The eigenfunctions at new points, φ_j(x) = K(x, X) φ_j / λ_j (Nyström extension).
 
-        On the points of K itself these are the eigenvectors again.
+        At the points of K itself, these are the eigenvectors.
 
         Args:
-            K_new: (M, N) or (M, N, C, C), the kernel between new points and those of K, a tensor or an array.
+            K_new: The kernel between new points and those of K, (M, N) or (M, N, C, C); a tensor or an array.
 
         Returns:
             (M, k), or (M·C, k).
@@ -76,7 +76,7 @@ class Eigenpairs:
                 "for each new point and a column for each point of K."
             )
         sizes = self.values.abs()
-        lost = sizes <= self.residuals + rounding(self.values.dtype) * sizes.max()
+        lost = sizes <= self.residuals + resolution(self.values.dtype) * sizes.max()
         if bool(lost.any()):
             first = int(lost.nonzero()[0])
             raise ValueError(
@@ -97,26 +97,26 @@ def top(
     device: torch.device | str | None = None,
     max_restarts: int = 30,
 ) -> Eigenpairs:
-    """The k algebraically largest eigenpairs of a symmetric K (N, N), or of (N, N, C, C) as the matrix (N·C, N·C).
+    """The k algebraically largest eigenpairs of a symmetric K (N, N), or of (N, N, C, C) as a matrix (N·C, N·C).
 
-    Up to N = 2048, or for more than a quarter of the spectrum, K is decomposed whole, in float64. Beyond, block
-    Lanczos iterations with full reorthogonalization and thick restarts need products with K and room for about
-    5 k vectors. A pair has converged when ‖Kφ − λφ‖ ≤ tol · |λ|, or when it is at the rounding of K's dtype,
-    30 eps · max |λ|. The answer is then challenged by a random block: from one start, an eigenvalue that is repeated
-    more often than a block is wide is not seen often enough.
+    Up to N = 2048, or for more than a quarter of the spectrum, K is fully decomposed in float64. Otherwise, block
+    Lanczos iterations with full reorthogonalization and thick restarts need products with K and memory for about
+    5 k vectors. A pair has converged when ‖Kφ − λφ‖ ≤ tol · |λ|, or when the residual is at the level of rounding in
+    K's dtype, 30 eps · max |λ|. The result is then challenged with a random block, because from a single start an
+    eigenvalue of higher multiplicity than the width of a block is found too few times.
 
     Args:
-        K: A tensor; an array, also one on disk (`np.load(…, mmap_mode="r")`), which is read in blocks of rows; an
-            operator; or anything with `shape` and `@`. With C outputs it has a row n·C + c for each, as `tt.flatten`
-            gives them.
-        k: How many.
+        K: A tensor; an array, also on disk (`np.load(…, mmap_mode="r")`), which is read in blocks of rows; an
+            operator; or anything with `shape` and `@`. For C outputs, row n·C + c is output c of sample n, as in
+            `tt.flatten`.
+        k: The number of eigenpairs.
         tol: The residual at which a pair has converged, relative to its own eigenvalue.
-        seed: Of the random blocks. The same seed gives the same answer.
-        device: Where to compute; by default where K is.
-        max_restarts: After so many restarts of the iteration it gives up and warns; `residuals` say how far it came.
+        seed: The seed of the random blocks. The same seed gives the same result.
+        device: The device to compute on; by default that of K.
+        max_restarts: The number of restarts after which the iteration gives up and warns; see `residuals`.
 
     Returns:
-        The eigenpairs with their residuals, in K's dtype (float32 for halves).
+        The eigenpairs with their residuals, in K's dtype (float32 for half precision).
 
     Reference:
         Wu and Simon, Thick-restart Lanczos method for large symmetric eigenvalue problems, 2000.
@@ -132,7 +132,7 @@ def top(
     with torch.no_grad(), float32_products():  # TF32 would show in the residuals
         if size <= DENSE_LIMIT or 4 * k > size:
             return _decomposed(source, k)
-        # Narrow blocks reach higher powers of K with as many columns; wide ones save passes over a K that is far away.
+        # Narrow blocks reach higher powers of K with equally many columns; wide ones save passes over a K on disk.
         block = min(max(k // 8, 16), 128) if source.resident else min(max(k // 2, 32), 512)
         values, vectors, goal = leading_pairs(
             source, k, block=block, tol=tol, seed=seed, max_restarts=max_restarts, check=check_symmetric
@@ -156,17 +156,17 @@ def eigentasks(pairs: Eigenpairs, train: int) -> tuple[Int[Tensor, "N K"], Int[T
 def eigentasks(
     pairs: Eigenpairs, train: int | None = None
 ) -> Int[Tensor, "N K"] | tuple[Int[Tensor, "N K"], Int[Tensor, "M K"]]:
-    """Binary classification tasks made of eigenvectors: label 1 where φ_j > 0, else 0, which is (sign φ_j + 1) // 2.
+    """Binary classification tasks made of eigenvectors: label 1 where φ_j > 0, else 0.
 
-    The kernel of training and test points together, in this order, gives tasks with labels for both. The leading
-    eigenvector of a kernel without negative entries has one sign: its task is constant.
+    From the kernel of training and test points together, in this order, come labels for both. The leading eigenvector
+    of a kernel without negative entries has only one sign, so its task is constant.
 
     Args:
-        pairs: From `top`.
-        train: How many of the points, the first ones, are for training; with outputs, how many of the rows.
+        pairs: Eigenpairs, as from `top`.
+        train: The number of training points, which come first; with several outputs, the number of their rows.
 
     Returns:
-        The labels (N, k) of all points, or those of the training points and those of the others.
+        The labels (N, k) of all points; with `train`, those of the training points and those of the others.
 
     Reference:
         Ortiz-Jiménez, Moosavi-Dezfooli and Frossard, What can linearized neural networks actually say about
@@ -183,23 +183,14 @@ def eigentasks(
     return labels[:train], labels[train:]
 
 
-def rounding(dtype: torch.dtype) -> float:
-    """Eigenvalues below this fraction of the largest cannot be told from zero.
-
-    The rounding of a kernel's entries moves its eigenvalues by up to about a quarter of eps · λ₁ (measured on float32
-    kernels), their decomposition in float64 by two of its own.
-    """
-    return torch.finfo(dtype).eps + 10 * torch.finfo(torch.float64).eps
-
-
 def _signed(vectors: Float[Tensor, "N K"]) -> Float[Tensor, "N K"]:
-    """The vectors with the sign that makes the entry of largest size positive."""
+    """The vectors, with the sign that makes their largest entry positive."""
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
     return torch.where(largest < 0, -vectors, vectors)
 
 
 def _decomposed(source: Matrix, k: int) -> Eigenpairs:
-    """The leading pairs of all."""
+    """The leading pairs by a full decomposition."""
     K = source.dense().double()
     check_symmetric(K, source.dtype)
     values, vectors = eigh(K)

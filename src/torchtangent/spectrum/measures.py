@@ -1,4 +1,4 @@
-"""What the eigenvalues of a kernel say together, and the kernel of centred features."""
+"""Summaries of the eigenvalues of a kernel, and the kernel of centred features."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from torchtangent.kernel.matrix import Matrix, as_square
 from torchtangent.kernel.sketch import Features
 from torchtangent.kernel.targets import numbers
 from torchtangent.operators import Operator
-from torchtangent.spectrum.checks import check_numbers, check_symmetric
-from torchtangent.spectrum.leading import rounding, top
+from torchtangent.spectrum.checks import check_numbers, check_symmetric, resolved
+from torchtangent.spectrum.leading import top
 
 _BLOCK = 256  # rows at a time
-_NEGATIVE = 1e-2  # of the largest eigenvalue: more than kernels of the lowest precision are off
+_NO_ENTROPY = (
+    ", or little is left of it but rounding (then a kernel of a float64 model will do), and μ log μ of a negative μ is "
+    "not defined."
+)
 
 
 def effective_rank(K: Tensor | np.ndarray | Operator | Any) -> Float[Tensor, ""]:
-    """exp(−Σ_j μ_j log μ_j) with μ = λ / Σλ: how many equal eigenvalues have the entropy that K's have.
+    """exp(−Σ_j μ_j log μ_j) with μ = λ / Σλ: the number of equal eigenvalues with the same entropy as those of K.
 
-    From 1 to the rank of K. Eigenvalues that are zero or negative to rounding are dropped. All of them are needed, in
-    float64, which is O(N³) for a matrix: a second at N = 2,000, a thousand times as long and 6 GB at N = 20,000.
-    Features and low-rank operators are decomposed through their small factor.
+    It is between 1 and the rank of K. Eigenvalues that are zero or negative up to rounding are dropped. All eigenvalues
+    are computed, in float64, which is O(N³) for a matrix: a second for N = 2,000, a thousand times as long and 6 GB for
+    N = 20,000. Features and low-rank operators are decomposed through their small factor.
 
     Args:
         K: A kernel (N, N) or (N, N, C, C), as a tensor, an array (also on disk), features or an operator; or the vector
@@ -39,31 +42,25 @@ def effective_rank(K: Tensor | np.ndarray | Operator | Any) -> Float[Tensor, ""]
     (tensor(3.), tensor(1.))
     """
     values, dtype, stored = _eigenvalues(K)
-    smallest, largest = (float(t) for t in values.detach().aminmax()) if len(values) else (0.0, 0.0)
-    if smallest < -_NEGATIVE * largest:
-        raise ValueError(
-            f"K has eigenvalues from {smallest:.1e} to {largest:.1e}: it is no kernel, or little is left of "
-            "it but rounding (then a kernel of a float64 model will do), and μ log μ of a negative μ is not defined."
-        )
-    if largest == 0:
+    values = values[resolved(values, stored, _NO_ENTROPY)]
+    if not len(values):
         raise ValueError("All eigenvalues of K are zero: it has no effective rank.")
-    values = values[values > rounding(stored) * largest]
     mu = values / values.sum()
     return torch.exp(-(mu * mu.log()).sum()).to(dtype)
 
 
 def trace_ratio(K: Tensor | np.ndarray | Operator | Any, k: int | Sequence[int]) -> Float[Tensor, "*k"]:
-    """T_k = Σ_{j≤k} λ_j / Σ_j λ_j: the part of the trace that lies in the k largest eigenvalues.
+    """T_k = Σ_{j≤k} λ_j / Σ_j λ_j: the fraction of the trace in the k largest eigenvalues.
 
-    Only these and the diagonal of K are needed.
+    Only these eigenvalues and the diagonal of K are computed.
 
     Args:
         K: A kernel (N, N) or (N, N, C, C), as a tensor, an array (also on disk), features or an operator; or the vector
             of all its eigenvalues.
-        k: How many eigenvalues, or several such numbers.
+        k: The number of eigenvalues, or several such numbers.
 
     Returns:
-        A number, or one for each k.
+        A scalar, or one number for each k.
 
     >>> trace_ratio(torch.diag(torch.tensor([1.0, 4.0, 3.0])), [1, 2, 3])
     tensor([0.5000, 0.8750, 1.0000])
@@ -85,10 +82,10 @@ def trace_ratio(K: Tensor | np.ndarray | Operator | Any, k: int | Sequence[int])
 
 
 def center(K: Float[Tensor, "..."] | np.ndarray) -> Float[Tensor, "..."]:
-    """The kernel of Φ(x) − mean_n Φ(x_n): K minus the means of its rows and columns, plus the mean of all.
+    """The kernel of Φ(x) − mean_n Φ(x_n): K minus the means of its rows and columns, plus the mean of all entries.
 
-    With outputs, each has its own features and is centred over samples, for every pair of outputs: then K has at least
-    C zero eigenvalues. It can be differentiated.
+    With C outputs, the features of each are centred over the samples, for every pair of outputs: the result has at
+    least C zero eigenvalues. It is differentiable.
 
     Args:
         K: (N, N) or (N, N, C, C).
@@ -112,23 +109,23 @@ def center(K: Float[Tensor, "..."] | np.ndarray) -> Float[Tensor, "..."]:
     rows, columns = K.mean(1, keepdim=True, dtype=torch.float64), K.mean(0, keepdim=True, dtype=torch.float64)
     check_numbers(rows)
     if all(torch.equal(a, b) for a, b in zip(K.split(_BLOCK), _flipped(K).split(_BLOCK), strict=True)):
-        # To the last bit, so that the result is symmetric; the slope is that of the columns all the same.
+        # The same bits as the rows, so that the result is symmetric; the derivative stays that of the columns.
         columns = _flipped(rows).detach() + (columns - columns.detach())
     whole = rows.mean(0, keepdim=True)
     found = torch.empty_like(K, dtype=torch.promote_types(K.dtype, torch.float32))
     for i in range(0, len(K), _BLOCK):
         here = slice(i, i + _BLOCK)
-        found[here] = K[here] - (rows[here] + columns - whole)  # float64: the rest may be far smaller than the means
+        found[here] = K[here] - (rows[here] + columns - whole)  # float64: the result may be far smaller than the means
     return found
 
 
 def _flipped(K: Tensor) -> Tensor:
-    """K(m, n) for K(n, m), of every pair of outputs."""
+    """The transpose of K over samples and over outputs."""
     return K.T if K.dim() == 2 else K.permute(1, 0, 3, 2)
 
 
 def _eigenvalues(K: Any) -> tuple[Float[Tensor, " R"], torch.dtype, torch.dtype]:
-    """All eigenvalues in float64, perhaps without zeros; the dtype of results, and that in which K is stored."""
+    """All eigenvalues in float64, perhaps without zeros; the dtype for results, and the dtype in which K is stored."""
     if len(K.shape) == 1:
         values = _vector(K)
         return values.double(), values.dtype, values.dtype
@@ -151,5 +148,5 @@ def _vector(values: Any) -> Float[Tensor, " R"]:
 
 
 def _matrix(K: Any) -> Matrix:
-    """A kernel as a square matrix, with a row for each sample and output."""
+    """A kernel as a square matrix, with one row per sample and output."""
     return as_square(K.operator() if isinstance(K, Features) else K)

@@ -1,7 +1,7 @@
-"""Gradient descent and gradient flow on the squared loss of a linearized network, at any time in closed form.
+"""Gradient descent and gradient flow on the squared loss of a linearized network, at any time, in closed form.
 
-With the eigenpairs K = UΛUᵀ the residual y − f decays along each eigenvector on its own, and not at all where the
-eigenvalue is zero. The loss is the mean over n = N·C terms, so its gradient in function space is 2(f − y)/n.
+With K = UΛUᵀ, the residual y − f decays independently along each eigenvector, and not at all if its eigenvalue is zero.
+The loss is the mean over n = N·C terms, so its gradient in function space is 2(f − y)/n.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from torchtangent.notice import warn
 
 __all__ = ["descent", "flow", "time_to"]
 
-_BISECTIONS = 100  # of a time that is known to within the condition number of K: to the last bit
+_BISECTIONS = 100  # of a time known up to the condition number of K: enough for the last bit
 
 
 def descent(
     K: Any, y: Any, steps: Any, lr: float, K_test: Any = None, *, f0: Any = None, f0_test: Any = None
 ) -> Float[Tensor, "..."]:
-    """Predictions after steps of full-batch gradient descent on the linearized network's mean squared error.
+    """Predictions after full-batch gradient descent on the mean squared error of the linearized network.
 
-    Along an eigenvector of K with eigenvalue λ a fraction 1 − (1 − 2·lr·λ/n)^steps of y − f₀ is fitted, where n = N·C.
+    Along an eigenvector of K with eigenvalue λ, the fraction 1 − (1 − 2·lr·λ/n)^steps of y − f₀ is fitted, n = N·C.
 
     Args:
         K: The kernel of the training points.
         y: Their targets.
-        steps: How many, or a list or vector of such numbers.
+        steps: The number of steps, or a list or vector of such numbers.
         lr: The learning rate.
         K_test: The kernel between test and training points, (M, N) or (M, N, C, C). Without it, predictions are at the
             training points.
@@ -41,7 +41,7 @@ def descent(
         f0_test: Those at the test points.
 
     Returns:
-        Predictions in the form of y; for several numbers of steps with an axis for them in front.
+        Predictions in the form of y; if there are several numbers of steps, with a first axis for them.
 
     Raises:
         ValueError: If lr is not below n/λ₁, where gradient descent stops being stable.
@@ -73,12 +73,12 @@ def descent(
 
 
 def flow(K: Any, y: Any, t: Any, K_test: Any = None, *, f0: Any = None, f0_test: Any = None) -> Float[Tensor, "..."]:
-    """Predictions at time t of gradient flow dθ/dt = −∇L on the linearized network's mean squared error.
+    """Predictions at time t of gradient flow dθ/dt = −∇L on the mean squared error of the linearized network.
 
         f_t(x) = f₀(x) + K(x, X) K⁺ (I − exp(−2Kt/n)) (y − f₀),    n = N·C
 
-    Time is learning rate times steps. At t = ∞ this is kernel regression without a ridge; what of y a singular K cannot
-    reach is left as it was.
+    Time is learning rate times steps. At t = ∞ this is kernel regression without a ridge; along the null space of a
+    singular K, f stays f₀.
 
     Args:
         K: The kernel of the training points.
@@ -90,7 +90,7 @@ def flow(K: Any, y: Any, t: Any, K_test: Any = None, *, f0: Any = None, f0_test:
         f0_test: Those at the test points.
 
     Returns:
-        Predictions in the form of y; for several times with an axis for them in front.
+        Predictions in the form of y; if there are several times, with a first axis for them.
 
     Reference:
         Jacot, Gabriel and Hongler, Neural tangent kernel, 2018.
@@ -112,10 +112,9 @@ def flow(K: Any, y: Any, t: Any, K_test: Any = None, *, f0: Any = None, f0_test:
 
 
 def time_to(K: Any, y: Any, loss: float, *, f0: Any = None) -> Float[Tensor, "*k"]:
-    """The time at which gradient flow has brought the training loss down to a value.
+    """The time at which gradient flow has reduced the training loss to a given value.
 
-    The loss is (1/n) Σ_j e^(−4λ_j t/n) (u_jᵀ(y − f₀))² with n = N·C. What lies along eigenvectors of eigenvalue zero
-    remains.
+    The loss is (1/n) Σ_j e^(−4λ_j t/n) (u_jᵀ(y − f₀))² with n = N·C. Terms with eigenvalue zero remain.
 
     Args:
         K: The kernel of the training points.
@@ -124,7 +123,7 @@ def time_to(K: Any, y: Any, loss: float, *, f0: Any = None) -> Float[Tensor, "*k
         f0: The network's outputs at the training points; zero by default.
 
     Returns:
-        A time for each target: 0 if the loss is so small at the start, infinity if it never is.
+        A time for each target: 0 if the loss is small enough at the start, infinity if it never will be.
 
     >>> time_to(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.ones(2), loss=math.exp(-2))
     tensor(1.)
@@ -154,8 +153,8 @@ def time_to(K: Any, y: Any, loss: float, *, f0: Any = None) -> Float[Tensor, "*k
 def _bisected(
     rates: Float[Tensor, " R"], energy: Float[Tensor, "R K"], goal: Float[Tensor, " K"]
 ) -> Float[Tensor, " K"]:
-    """When Σ_j e^(−rate_j t) energy_j falls to the goal, by bisection of log t."""
-    alone = torch.log(energy.sum(0) / goal)  # the time it takes, times the rate, if one mode had all the energy
+    """The time at which Σ_j e^(−rate_j t) energy_j falls to the goal, by bisection of log t."""
+    alone = torch.log(energy.sum(0) / goal)  # rate times time, if a single mode had all the energy
     low, high = torch.log(alone / rates.max()), torch.log(alone / rates.min())
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
@@ -167,7 +166,7 @@ def _bisected(
 def _predicted(
     fitted: Callable[[Tensor, int, Tensor], Tensor], times: Tensor, task: Problem, K_test: Any, f0_test: Any
 ) -> Float[Tensor, "..."]:
-    """f₀ + K_test K⁺ g(K)(y − f₀), where g = fitted(λ, n, t) is the part that is fitted at time t, for each time."""
+    """f₀ + K_test K⁺ g(K)(y − f₀) at each time t, where g = fitted(λ, n, t) is the fraction that is fitted by then."""
     start = task.start(K_test, f0_test)
     values, U = task.modes()
     weights = fitted(values, task.rows, times.reshape(-1, 1).to(values))  # (T, R)

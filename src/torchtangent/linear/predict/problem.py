@@ -1,4 +1,4 @@
-"""A kernel and targets brought to one form: a matrix, and columns in float64."""
+"""A kernel and its targets in a common form: a matrix, and columns in float64."""
 
 from __future__ import annotations
 
@@ -17,14 +17,11 @@ from torchtangent.linear.points import Terms, at_start
 from torchtangent.operators import DenseOperator, ImplicitOperator, Operator
 from torchtangent.operators.spectrum import EXACT_LIMIT
 from torchtangent.operators.symmetric import eigh, reflect
-from torchtangent.spectrum.checks import check_symmetric
-from torchtangent.spectrum.leading import rounding
-
-_NEGATIVE = 1e-2  # of the largest eigenvalue: more than kernels of the lowest precision are off
+from torchtangent.spectrum.checks import check_symmetric, resolved
 
 
 class Modes(NamedTuple):
-    """The eigenpairs of K whose eigenvalues are not zero to rounding, in float64.
+    """The eigenpairs of K with eigenvalues that are not zero up to rounding, in float64.
 
     Attributes:
         values: (R,).
@@ -38,14 +35,14 @@ class Modes(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Targets y, from f₀, for a kernel of N samples with C outputs: row n·C + c, and a column for each target.
+    """Fit targets y, starting from f₀, with a kernel: one row per sample and output, one column per target.
 
     Attributes:
-        K: The kernel as it was given, or as an operator if it is no array; in float64 if it has a structure.
-        matrix: The same as a matrix, in its own dtype.
-        y: (rows, k), float64 like all columns here.
+        K: The kernel as it was given, or as an operator if it is no array; operators with structure are in float64.
+        matrix: The kernel as a matrix, in its own dtype.
+        y: (rows, k), in float64, like all columns here.
         f0: (rows, 1), or (rows, k) if each target has its own.
-        terms: What predictions consist of.
+        terms: Which terms predictions have.
     """
 
     K: Tensor | np.ndarray | Operator
@@ -56,7 +53,7 @@ class Problem:
 
     @property
     def form(self) -> Form:
-        """Of the targets as they were given."""
+        """The form in which the targets were given."""
         return self.terms.form
 
     @property
@@ -74,7 +71,7 @@ class Problem:
         return self.form.restore(columns.to(self.matrix.dtype))
 
     def start(self, K_test: Any, f0_test: Any) -> Float[Tensor, "rows _"]:
-        """f₀ at the points of K_test, or without one at those of K."""
+        """f₀ at the points of K_test, or at those of K if there is no K_test."""
         if K_test is None:
             if f0_test is not None:
                 raise ValueError("f0_test is given without K_test: predictions at new points need both.")
@@ -82,9 +79,8 @@ class Problem:
         return self.terms.at(K_test, f0_test, None, self.y).f0
 
     def times(self, K: Any, V: Float[Tensor, "rows K"]) -> Float[Tensor, "M K"]:
-        """K V for a kernel between other points and these, in float64 where K's numbers are known: much may cancel."""
-        matrix = as_matrix(K, self.matrix.device)
-        return matrix.times(V)
+        """K V for a kernel between other points and these, in float64 if K has entries, as much may cancel."""
+        return as_matrix(K, self.matrix.device).times(V)
 
     def dense(self) -> Float[Tensor, "rows rows"]:
         """A copy of K in float64, symmetric to the last bit."""
@@ -104,19 +100,12 @@ class Problem:
             vectors = basis.dense()
         else:
             values, vectors = eigh(self.dense())
-        if not len(values):  # of rank 0
-            return Modes(values, vectors)
-        smallest, largest = (float(end) for end in values.detach().aminmax())
-        if smallest < -_NEGATIVE * largest:
-            raise ValueError(
-                f"K has eigenvalues from {smallest:.1e} to {largest:.1e}: it is no kernel. Check how it was computed."
-            )
-        kept = values > rounding(self.matrix.stored) * largest
+        kept = resolved(values, self.matrix.stored)
         return Modes(values[kept], vectors[:, kept])
 
 
 def problem(K: Any, y: Any, f0: Any = None) -> Problem:
-    """K, y and f₀, checked."""
+    """The problem for K, y and f₀ as a user gives them, after checks."""
     if isinstance(K, Features):
         K = K.operator()
     elif isinstance(K, DenseOperator):

@@ -1,4 +1,4 @@
-"""Kernel regression and classification, with and without a ridge, and their leave-one-out predictions."""
+"""Kernel regression and classification, with or without a ridge, and leave-one-out predictions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from torchtangent.kernel.targets import numbers
 from torchtangent.linear.labels import check_varies, read_classes
 from torchtangent.linear.predict.problem import Modes, Problem, problem
 from torchtangent.operators import Operator
+from torchtangent.operators.scale import column_norms
 from torchtangent.spectrum.inverse import check_invertible, checked_ridge, rounded_up, singular
 from torchtangent.spectrum.leading import DENSE_LIMIT
 
 __all__ = ["classify", "coefficients", "leave_one_out", "ridge"]
 
 _INSTEAD = ", or fit only what K can by flow(K, y, math.inf)"
-_RESIDUAL = 1e-5  # of a solution, relative to what is solved for: beyond it there is none
-_ITERATED = 1e-2  # the same of conjugate gradients, which warn before
+_RESIDUAL = 1e-5  # the largest relative residual of a solution: beyond it, there is none
+_ITERATED = 1e-2  # the same for conjugate gradients, which warn earlier
 
 
 def ridge(
@@ -29,8 +30,8 @@ def ridge(
     """Kernel ridge regression: f₀(x) + K(x, X) (K + ridge·I)⁻¹ (y − f₀).
 
     It minimizes Σ(f − y)² + ridge·‖θ − θ₀‖² over the weights of the linearized network; without a ridge it is the
-    interpolator of smallest ‖θ − θ₀‖. A matrix is decomposed by Cholesky, in float64; low-rank operators and features
-    are solved through their factor; for other operators there are conjugate gradients.
+    interpolator with the smallest ‖θ − θ₀‖. Matrices are solved by Cholesky decomposition in float64, low-rank
+    operators and features through their factor, other operators by conjugate gradients.
 
     Args:
         K: The kernel of the training points.
@@ -45,7 +46,7 @@ def ridge(
         Predictions in the form of y.
 
     Raises:
-        ValueError: If K + ridge·I is singular to rounding; it says the condition number.
+        ValueError: If K + ridge·I is singular up to rounding; the message has the condition number.
 
     Reference:
         Saunders, Gammerman and Vovk, Ridge regression learning algorithm in dual variables, 1998.
@@ -58,7 +59,7 @@ def ridge(
 
 
 def coefficients(K: Any, y: Any, *, ridge: float = 0.0, f0: Any = None) -> Float[Tensor, "..."]:
-    """c = (K + ridge·I)⁻¹ (y − f₀) in the form of y: `ridge` predicts f₀(x) + K(x, X) c, with the weights θ₀ + Jᵀc.
+    """c = (K + ridge·I)⁻¹ (y − f₀) in the form of y: `ridge` predicts f₀(x) + K(x, X) c, the weights are θ₀ + Jᵀc.
 
     Args:
         K: The kernel of the training points.
@@ -74,15 +75,15 @@ def coefficients(K: Any, y: Any, *, ridge: float = 0.0, f0: Any = None) -> Float
 
 
 def classify(K: Any, y: Any, K_test: Any = None, *, ridge: float = 0.0) -> Int[Tensor, "M *k"]:
-    """The class of largest score, where scores are the kernel regression of one-hot labels.
+    """The class with the largest score, where scores are the kernel regression on one-hot labels.
 
-    A kernel without outputs serves every class, one against the rest (any other coding of the two sides gives the same
-    classes). A class without a sample is never predicted. For the scores themselves call `ridge` with one-hot labels.
+    A kernel (N, N) is used for every class, one against the rest (any other coding than 0 and 1 gives the same
+    classes). A class without samples is never predicted. For the scores themselves, call `ridge` with one-hot labels.
 
     Args:
-        K: The kernel of the training points, without outputs or with one for each class.
-        y: Classes 0, 1, …, (N,), or (N, K) for K sets of labels at once. Those of T positions, (N, T), would be T such
-            sets: of a network with outputs (N, T, C) take one position at a time.
+        K: The kernel of the training points, (N, N), or (N, N, C, C) with one output per class.
+        y: Classes 0, 1, …, (N,), or (N, K) for K sets of labels at once. Classes (N, T) of T positions would be read
+            as T such sets: for a network with outputs (N, T, C), take one position at a time.
         K_test: The kernel between test and training points. Without it, predictions are at the training points.
         ridge: Not divided or multiplied by N.
 
@@ -103,19 +104,19 @@ def classify(K: Any, y: Any, K_test: Any = None, *, ridge: float = 0.0) -> Int[T
 
 
 def leave_one_out(K: Any, y: Any, *, ridge: float = 0.0, f0: Any = None) -> Float[Tensor, "..."]:
-    """For each training point the prediction of the kernel regression on all the others.
+    """For each training point, the prediction of kernel regression on all other points.
 
-    In closed form, y_n − ([A⁻¹]_nn)⁻¹ c_n with A = K + ridge·I and c = A⁻¹(y − f₀). With C outputs, all of a sample are
-    left out, and [A⁻¹]_nn is a C × C block.
+    In closed form y_n − ([A⁻¹]_nn)⁻¹ c_n, with A = K + ridge·I and c = A⁻¹(y − f₀). With C outputs, those of a sample
+    are left out together, and [A⁻¹]_nn is a C × C block.
 
     Args:
         K: The kernel of the training points.
         y: Their targets.
-        ridge: Not divided or multiplied by the number of samples.
+        ridge: Not divided or multiplied by N.
         f0: The network's outputs at the training points; zero by default.
 
     Returns:
-        Predictions in the form of y. What they miss of y are the leave-one-out errors.
+        Predictions in the form of y; their differences from y are the leave-one-out errors.
 
     Reference:
         Allen, The relationship between variable selection and data augmentation and a method for prediction, 1974.
@@ -191,7 +192,7 @@ def _by_cholesky(task: Problem, ridge: float) -> tuple[Float[Tensor, "rows K"], 
 
 
 def _by_products(task: Problem, ridge: float) -> Float[Tensor, "rows K"]:
-    """The solution by conjugate gradients, which show by what they leave over that there is none."""
+    """The solution by conjugate gradients; an error if their residual shows that there is none."""
     K = task.K
     assert isinstance(K, Operator)
     c = K.solve(task.residual.to(K.dtype), damping=ridge).double()
@@ -208,7 +209,7 @@ def _by_products(task: Problem, ridge: float) -> Float[Tensor, "rows K"]:
 
 
 def _modes(task: Problem, ridge: float) -> tuple[Modes, _Range]:
-    """The modes of K; an error if A is singular to rounding."""
+    """The modes of K, and the extreme eigenvalues of A; an error if A is singular up to rounding."""
     modes = task.modes()
     smallest = min(modes.values.tolist()) if len(modes.values) == task.rows else 0.0
     span = _Range(smallest + ridge, max(modes.values.tolist(), default=0.0) + ridge)
@@ -219,44 +220,39 @@ def _modes(task: Problem, ridge: float) -> tuple[Modes, _Range]:
 def _checked(
     task: Problem, ridge: float, c: Float[Tensor, "rows K"], Ac: Float[Tensor, "rows K"], span: _Range
 ) -> Float[Tensor, "rows K"]:
-    """c, if it is a solution."""
+    """c, if it is a solution; else an error."""
     if not _left(task, Ac) <= _RESIDUAL:
         raise singular(*span, ridge, task.matrix.stored, instead=_INSTEAD)
     return c
 
 
 def _times(task: Problem, ridge: float, c: Float[Tensor, "rows K"]) -> Float[Tensor, "rows K"]:
+    """A c with A = K + ridge·I."""
     return task.times(task.K, c) + ridge * c
 
 
 def _left(task: Problem, Ac: Float[Tensor, "rows K"]) -> float:
-    """‖Ac − b‖ / ‖b‖ of b = y − f₀, the largest of all targets."""
+    """The largest ‖Ac − b‖ / ‖b‖ of all targets, with b = y − f₀."""
     b = task.residual
     gap = torch.linalg.vector_norm(Ac.detach() - b, dim=0)
     return float((gap / torch.linalg.vector_norm(b, dim=0).clamp(min=torch.finfo(b.dtype).tiny)).max())
 
 
 def _substitute(L: Float[Tensor, "rows rows"], V: Float[Tensor, "rows K"]) -> Float[Tensor, "rows K"]:
-    """(LLᵀ)⁻¹ V; `torch.cholesky_solve` copies L every time."""
+    """(LLᵀ)⁻¹ V, without the copy of L that `torch.cholesky_solve` makes."""
     return torch.linalg.solve_triangular(L.mT, torch.linalg.solve_triangular(L, V, upper=False), upper=True)
 
 
 def _range(times: Callable[[Tensor], Tensor], like: Float[Tensor, "rows _"]) -> _Range:
-    """Of a singular A by its products: the smallest eigenvalue if that is well below zero, else 0; and the largest."""
+    """The extreme eigenvalues of a singular A from its products; the smallest is 0 unless it is well below zero."""
     size = _largest(times, like)
     return _Range(min(0.0, size - _largest(lambda V: size * V - times(V), like, steps=100)), size)
 
 
 @torch.no_grad()
 def _largest(times: Callable[[Tensor], Tensor], like: Float[Tensor, "rows _"], steps: int = 10) -> float:
-    """The largest size of an eigenvalue or little less, by steps of the power method from four random vectors."""
+    """A slight underestimate of the largest |λ|, by the power method from four random vectors."""
     V = torch.randn(len(like), 4, generator=torch.Generator().manual_seed(0), device="cpu").to(like)
     for _ in range(steps):
-        V = times(V / _norms(V).clamp(min=torch.finfo(V.dtype).tiny))
-    return float(_norms(V).max())
-
-
-def _norms(V: Float[Tensor, "rows K"]) -> Float[Tensor, " K"]:
-    """Of the columns, also of numbers whose squares would be 0 or infinite."""
-    size = V.abs().amax(0).clamp(min=torch.finfo(V.dtype).tiny)
-    return size * torch.linalg.vector_norm(V / size, dim=0)
+        V = times(V / column_norms(V).clamp(min=torch.finfo(V.dtype).tiny))
+    return float(column_norms(V).max())
