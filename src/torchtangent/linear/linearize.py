@@ -39,7 +39,7 @@ def linearize(
     training mode first.
 
     Its Jacobian and kernel are the model's at θ₀, wherever θ is: `tt.ntk(model, x)` computes it faster. The Fisher
-    matrix depends on θ through the outputs; as `KFAC` or `EKFAC` it is that of a module without layers, and so diagonal.
+    matrix depends on θ through the outputs; as `KFAC` or `EKFAC` it is that of a module without layers: diagonal.
 
     J(θ − θ₀) is computed in forward mode; a training step costs about 5/3 of one of the network. If forward mode fails,
     and for inputs that require a gradient, reverse mode is used instead, exact but slower, and a `TangentWarning` says
