@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torchtangent.jacobians.capture import Capture
 
 _MANY = 32  # samples, and
-_LARGE = 1 << 20  # bytes of one cotangent at all layers, from which on a CPU is faster with one at a time
+_LARGE = 1 << 20  # bytes of a cotangent at the largest layer, from which on a CPU is faster with one at a time
 
 
 class Trace:
@@ -200,7 +200,7 @@ class Trace:
         """
         if cotangents.device.type != "cpu" or cotangents.shape[1] < _MANY:
             return False
-        size = cotangents.element_size() * sum(u.shape.numel() for u in self.uses)
+        size = cotangents.element_size() * max(u.shape.numel() for u in self.uses)
         return size >= _LARGE and any("Convolution" in node.name() for node in self.graph.nodes)
 
     def _one_by_one(self, edges: list[GradientEdge], cotangents: Tensor) -> Sequence[Tensor | None]:
