@@ -45,6 +45,8 @@ class Network:
         self.model, self.output = model, output
         self._writes: bool | None = None  # to its inputs: known after the first call
         self._names: dict[int, list[str]] = defaultdict(list)
+        self._recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+        self._parameters = list(model.parameters())
         for path, module in model.named_modules():
             for attribute, p in module._parameters.items():
                 if p is not None:
@@ -108,9 +110,7 @@ class Network:
 
     def _products(self) -> AbstractContextManager[Any]:
         """How the model multiplies: a recurrent one step by step, one with large matrices by the fastest way."""
-        if any(isinstance(module, nn.RNNBase) for module in self.model.modules()):
-            return step_by_step()
-        return product.everywhere(self.model.parameters())
+        return step_by_step() if self._recurrent else product.everywhere(self._parameters)
 
     def places_of(self, p: nn.Parameter) -> int:
         """In how many places of the model a parameter stands; more than one if it is tied."""

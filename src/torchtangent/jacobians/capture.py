@@ -150,10 +150,11 @@ class Capture:
 
     def _state(self) -> dict[str, list[Any]]:
         """What tells whether the model is still the same function."""
+        modules = list(self.model.modules())
         return {
-            "parameters": versions(self.model.parameters()),
-            "buffers": versions(self.model.buffers()),
-            "training mode": [module.training for module in self.model.modules()],
+            "parameters": versions(p for module in modules for p in module._parameters.values() if p is not None),
+            "buffers": versions(b for module in modules for b in module._buffers.values() if b is not None),
+            "training mode": [module.training for module in modules],
         }
 
     def record(self, x: Inputs) -> Trace:
