@@ -1055,3 +1055,15 @@ def test_many_samples_of_convolutions_are_pulled_back_one_by_one() -> None:
     trace = Capture(model, None, None).trace(x)
     assert trace._loops(trace.units())
     assert not Capture(model, None, None).trace(x[:4])._loops(trace.units()[:, :4])
+
+
+@pytest.mark.parametrize("kind", [tt.Diagonal, tt.EKFAC, tt.QuasiDiagonal])
+def test_many_outputs_at_several_locations(kind: Any) -> None:
+    """The trace of F, whose squares are summed over outputs by a product where these are many."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 9)).double(), torch.randn(3, 5, 3).double()
+    expected = oracle.fisher(model, [(x, None)], "categorical", "exact")
+    F = tt.fisher(model, (x, None), kind)
+    assert_close(F.trace(), expected.trace())
+    if kind is tt.Diagonal:
+        assert_close(F.diag(), expected.diag())

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torchtangent.jacobians.factors import Outer
 
 _IN_CACHE = 1 << 22  # bytes of J at a time, where it is formed on a CPU to be squared
+_MANY = 24  # outputs: the sum over so many is a matrix product, over fewer a loop
 _WRITE_COST = 64  # multiplications that cost as much as writing, reading and squaring one entry of J
 
 
@@ -56,6 +57,10 @@ def _add_squares(total: Float[Tensor, "O I"], d: Float[Tensor, "OC S"], a: Float
 
 def _pairs(t: Float[Tensor, "N G C S X"]) -> Float[Tensor, "G pairs N X"]:
     """Σ_c t[c,s] t[c,r] for all pairs of locations s ≤ r, in the order of `_off_diagonal`."""
+    if t.shape[2] >= _MANY:
+        rows = t.permute(1, 0, 4, 3, 2)
+        s, r = torch.triu_indices(t.shape[3], t.shape[3], device=t.device)
+        return (rows @ rows.mT)[..., s, r].permute(0, 3, 1, 2)
     t = t.permute(1, 3, 2, 0, 4)
     G, S, _, N, X = t.shape
     if S > 1:
