@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 import torchtangent as tt
 from torchtangent.kernel.job import Job
+from torchtangent.kernel.panel import Panel
 from torchtangent.kernel.plan import make_plan
+from torchtangent.kernel.way import DifferentUse
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "tf32": 1e-3, "float16": 1e-3, "bfloat16": 5e-3}
 every_case = pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())
@@ -288,3 +290,13 @@ def test_a_precision_may_be_a_dtype() -> None:
     assert tt.ntk(model, x, precision=torch.bfloat16).equal(tt.ntk(model, x, precision="bfloat16"))
     with pytest.raises(ValueError, match=r"precision='half' is not known. Choose one of 'float64', 'float32', 'tf32'"):
         tt.ntk(model, x, precision="half")
+
+
+def test_parameters_used_differently_are_named_all_at_once() -> None:
+    """Otherwise a model of many experts would be planned anew for each."""
+    model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.Tanh(), nn.Conv1d(2, 1, 3), nn.Flatten()).double()
+    job, longer = (Job(model, torch.randn(4, 1, n).double(), reduce="trace") for n in (9, 11))
+    plan = make_plan(job.task, {"0.weight": "forming", "2.weight": "locations"})
+    with pytest.raises(DifferentUse) as error:
+        Panel(plan.parts, job.precision, 4).append(longer.task.layers)
+    assert set(error.value.args) == {"0.weight", "2.weight"}

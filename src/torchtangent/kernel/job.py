@@ -146,7 +146,7 @@ class Job:
     def blocks(self, tiles: Sequence[Tile], where: Where) -> Iterator[tuple[Tile, list[Block]]]:
         """Compute this rank's share of tiles: each with its block of the kernel (or of each part's kernel).
 
-        A parameter that a later batch uses in another form (a layer that is skipped, say) is formed from then on.
+        Parameters that a later batch uses in another form (a layer that is skipped, say) are formed from then on.
 
         Args:
             tiles: What is to be computed, by all ranks.
@@ -159,7 +159,7 @@ class Job:
                     yield from found
                     left = [tile for tile in left if tile not in wanted]
             except DifferentUse as error:
-                plan = make_plan(self.task, {**self.plan.ways, str(error): "formed"})
+                plan = make_plan(self.task, {**self.plan.ways, **dict.fromkeys(error.args, "formed")})
                 self.plan = plan.follow(self.task, {**self.plan.to_json(), "ways": plan.ways})
 
     def _groups(
@@ -192,7 +192,8 @@ class Job:
     def _panel(self, x: Samples, start: int, end: int) -> Panel:
         """What is kept of samples start … end − 1."""
         panel = Panel(self.plan.parts, self.precision, end - start, self.ranks)
-        i, stop, changed = start + panel.own.start, start + panel.own.stop, ""
+        i, stop = start + panel.own.start, start + panel.own.stop
+        changed: tuple[str, ...] = ()
         batch = min(self.plan.batch, stop - i)
         while i < stop and not changed:
             try:
@@ -202,11 +203,11 @@ class Job:
                     panel.append(layers)
                 i += batch
             except DifferentUse as error:
-                changed = str(error)
+                changed = error.args
             except RuntimeError as error:
                 batch = halve(error, batch, "samples captured at a time")
-        for name in filter(None, self.ranks.gather(changed)):
-            raise DifferentUse(name)
+        if different := sorted({name for names in self.ranks.gather(changed) for name in names}):
+            raise DifferentUse(*different)
         panel.share()
         return panel
 

@@ -71,7 +71,7 @@ class Panel:
 
     def append(self, layers: Mapping[str, LayerJacobian]) -> None:
         """Add the next samples."""
-        new = [part.keep(layers) for part in self.parts]
+        new = self._keep(layers)
         largest = self._largest(new)
         count = len(new[0][0])
         if not self.kept:  # all at once: where memory ends, nothing is there
@@ -87,6 +87,19 @@ class Panel:
                     t = t * self.scales[i][j]
                 place.copy_(t)
         self.filled += count
+
+    def _keep(self, layers: Mapping[str, LayerJacobian]) -> list[Kept]:
+        """What each part keeps; an error that names all those that are used differently."""
+        new: list[Kept] = []
+        different: list[str] = []
+        for part in self.parts:
+            try:
+                new.append(part.keep(layers))
+            except DifferentUse as error:
+                different += error.args
+        if different:
+            raise DifferentUse(*different)
+        return new
 
     def tile(self, part: int, rows: slice) -> Kept:
         """What is kept of some of the samples."""

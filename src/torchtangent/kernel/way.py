@@ -78,7 +78,7 @@ class Cost:
 
 
 class DifferentUse(Exception):
-    """A batch uses a parameter in a form for which its way was not chosen."""
+    """A batch uses parameters, whose names are its arguments, in a form for which their way was not chosen."""
 
 
 class Way(ABC):
