@@ -138,6 +138,7 @@ def v(model: nn.Module) -> Tensor:
     return torch.ones(size(model), dtype=torch.float64)
 
 
+losses = nn.CrossEntropyLoss(reduction="none")
 Call = Callable[[nn.Module, Data, Any], object]
 Picker = Callable[[Any], Tensor] | None
 
@@ -149,6 +150,8 @@ JACOBIAN: dict[str, Call] = {
         layer.dense() for layer in tt.jacobian(m, data.x, output=pick).layers.values()
     ],
     "jacobian @": lambda m, data, pick: tt.jacobian(m, data.x, output=pick) @ v(m),
+    "gradients": lambda m, data, pick: tt.gradients(m, (data.x, data.y), losses, output=pick).dense(),
+    "gradients @": lambda m, data, pick: tt.gradients(m, (data.x, data.y), losses, output=pick) @ v(m),
     "jacobian.T @": lambda m, data, pick: tt.jacobian(m, data.x, output=pick).T @ torch.ones(5, 3).double(),
 }
 KERNEL: dict[str, Call] = {

@@ -21,7 +21,7 @@ from torchtangent.curvature import (
     fisher,
     hessian,
 )
-from torchtangent.jacobians import Jacobian, TangentWarning, jacobian
+from torchtangent.jacobians import Jacobian, TangentWarning, gradients, jacobian
 from torchtangent.kernel import flatten, load_kernel, ntk, sketch
 from torchtangent.linear import dual, lazy, linearize, predict
 from torchtangent.operators import Operator, load
@@ -48,6 +48,7 @@ __all__ = [
     "dual",
     "fisher",
     "flatten",
+    "gradients",
     "hessian",
     "jacobian",
     "lazy",

@@ -2,7 +2,7 @@
 
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.factors import Dense, LayerJacobian, Lookup, Outer, Scale
-from torchtangent.jacobians.jacobian import Jacobian, jacobian
+from torchtangent.jacobians.jacobian import Jacobian, gradients, jacobian
 from torchtangent.jacobians.rules import RULES
 from torchtangent.jacobians.trace import Trace
 from torchtangent.notice import TangentWarning
@@ -18,5 +18,6 @@ __all__ = [
     "Scale",
     "TangentWarning",
     "Trace",
+    "gradients",
     "jacobian",
 ]

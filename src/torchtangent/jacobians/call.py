@@ -15,14 +15,17 @@ from torch import Tensor, nn
 
 from torchtangent.jacobians.inputs import (
     Inputs,
+    Loss,
     Output,
     arguments,
     batch_size,
     find,
     leaves,
+    losses,
     map_leaves,
     pick,
     version_of,
+    without_targets,
 )
 from torchtangent.jacobians.switches import plain_attention, plain_layers, precision, step_by_step
 from torchtangent.operators import product
@@ -39,10 +42,11 @@ class Network:
     Args:
         model: Any module.
         output: Which tensor of its result.
+        loss: If given, inputs come with targets (see `with_targets`), and the outputs are the losses of the samples.
     """
 
-    def __init__(self, model: nn.Module, output: Output = None) -> None:
-        self.model, self.output = model, output
+    def __init__(self, model: nn.Module, output: Output = None, loss: Loss | None = None) -> None:
+        self.model, self.output, self.loss = model, output, loss
         self._writes: bool | None = None  # to its inputs: known after the first call
         self._names: dict[int, list[str]] = defaultdict(list)
         self._recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
@@ -58,7 +62,8 @@ class Network:
         Outputs (N,) are (N, 1) here, unless they are wanted `as_returned`.
         """
         x = map_leaves(self._own, x)
-        args, kwargs = arguments(x)
+        inputs, targets = (x, None) if self.loss is None else without_targets(x)
+        args, kwargs = arguments(inputs)
         before = [version_of(t) for t in leaves(x)]
         replaced = self._copied_buffers()
         for key, value in (params or {}).items():
@@ -78,6 +83,8 @@ class Network:
         self._check_writes([version_of(t) for t in leaves(x)] != before)
         n = batch_size(x)
         try:
+            if self.loss is not None and targets is not None:
+                return losses(self.loss, result, self.output, targets, n)
             f = pick(result, self.output, n)
             return find(result, self.output) if as_returned else f
         except (RuntimeError, TypeError, IndexError, ValueError) as error:

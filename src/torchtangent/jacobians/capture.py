@@ -18,6 +18,7 @@ from torch.autograd.graph import get_gradient_edge
 from torchtangent.jacobians.call import Network, alone
 from torchtangent.jacobians.inputs import (
     Inputs,
+    Loss,
     Output,
     batch_size,
     check_devices,
@@ -48,15 +49,18 @@ class Capture:
         params: Which parameters (see `select`).
         output: Which tensor of the model's result: a callable, a key or attribute name, or None for the
             result itself or its `logits`.
+        loss: If given, what is differentiated is the loss of each sample (see `Network`).
     """
 
-    def __init__(self, model: nn.Module, params: Params = None, output: Output = None) -> None:
+    def __init__(
+        self, model: nn.Module, params: Params = None, output: Output = None, loss: Loss | None = None
+    ) -> None:
         model = unwrapped(model)
         check_autograd(model)
         check_modes(model)
         self.model = model
         with alone():  # in another thread the parameters may be replaced for a while
-            self.network = Network(model, output)
+            self.network = Network(model, output, loss)
             self.params = select(model, params)
             self.state = self._state()
         self.space = Space.of(self.params)

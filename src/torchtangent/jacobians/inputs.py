@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 Inputs = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
 Output = Callable[[Any], Tensor] | str | int | None
+Loss = Callable[[Any, Any], Tensor]
+
+_TARGETS = "the targets"  # a key that no keyword argument can have
 
 
 def leaves(x: Inputs) -> list[Tensor]:
@@ -91,6 +94,18 @@ def arguments(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (x,), {}
 
 
+def with_targets(x: Inputs, y: Tensor) -> Inputs:
+    """A batch of inputs and targets, which stay together when samples are taken from it."""
+    return {**x, _TARGETS: y} if isinstance(x, Mapping) else (*arguments(x)[0], y)
+
+
+def without_targets(x: Inputs) -> tuple[Inputs, Tensor]:
+    """The inputs and the targets of such a batch."""
+    if isinstance(x, Mapping):
+        return {k: v for k, v in x.items() if k != _TARGETS}, x[_TARGETS]
+    return tuple(x[:-1]), x[-1]
+
+
 def check_devices(model: nn.Module, x: Inputs) -> None:
     """Model and data must live on one device."""
     where = {p.device for p in model.parameters()}
@@ -155,6 +170,19 @@ def find(result: Any, output: Output) -> Any:
     if isinstance(result, Mapping) and "logits" in result:
         return result["logits"]
     return getattr(result, "logits", result)
+
+
+def losses(loss: Loss, result: Any, output: Output, y: Tensor, n: int) -> Tensor:
+    """The loss of each of n samples, (N, 1)."""
+    values = loss(find(result, output), y)
+    if not isinstance(values, Tensor) or tuple(values.shape) != (n,):
+        shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise ValueError(
+            f"loss(outputs, targets) should give one value for each of the {n} samples, ({n},), and gave {shape}. Pass "
+            "reduction='none' on to torch's losses, lambda f, y: F.cross_entropy(f, y, reduction='none'), and sum over "
+            "all but the first axis."
+        )
+    return values.unsqueeze(1)
 
 
 def check_finite(f: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""`jacobian(model, x)`: the Jacobian of a network's outputs with respect to its parameters."""
+"""The Jacobian of a network's outputs with respect to its parameters, and the gradients of its samples' losses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from torch import Tensor, nn
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import BUDGET, Capture
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.inputs import Inputs, Output, batch_size, leaves, split, versions, wide
+from torchtangent.jacobians.inputs import (
+    Inputs,
+    Loss,
+    Output,
+    batch_size,
+    leaves,
+    split,
+    versions,
+    wide,
+    with_targets,
+)
 from torchtangent.jacobians.products import pull, push
 from torchtangent.jacobians.select import Params
 from torchtangent.operators.derivative import linear
@@ -37,17 +47,57 @@ def jacobian(model: nn.Module, x: Inputs, *, params: Params = None, output: Outp
     >>> torch.allclose(J @ v, net(torch.ones(4, 3)))
     True
     """
-    if isinstance(x, list):
-        raise ValueError(
-            "The inputs are a list. Pass samples as one tensor, torch.stack(x), and several arguments as a tuple."
-        )
+    _refuse_list(x)
     capture = Capture(model, params, output)
     capture.check(x)
     return Jacobian(capture, x, (batch_size(x), *capture.output_shape))
 
 
+def gradients(
+    model: nn.Module, data: tuple[Inputs, Tensor], loss: Loss, *, params: Params = None, output: Output = None
+) -> Jacobian:
+    """The gradient of the loss at each sample, as an operator of shape (N, P): computed when it is asked for.
+
+    `G @ v` is the inner product of every gradient with v, (N,), as influence functions need it; `G.T @ u` is a weighted
+    sum of the gradients; `G.dense()` has them as rows. With a negative log-likelihood, GᵀG / N is the empirical Fisher
+    matrix.
+
+    Args:
+        model: Any module whose samples do not interact (BatchNorm and dropout in eval mode).
+        data: A batch (x, y), with x as for `jacobian` and y a tensor of targets, (N, ...).
+        loss: (outputs, targets) → the loss of each sample, (N,): torch's losses with `reduction="none"`.
+        params: Which parameters, as for `jacobian`.
+        output: Which tensor of the model's result the loss is given.
+
+    >>> net = nn.Linear(3, 1)
+    >>> G = gradients(net, (torch.ones(4, 3), torch.zeros(4)), lambda f, y: (f[:, 0] - y) ** 2 / 2)
+    >>> G.shape
+    (4, 4)
+    >>> torch.allclose(G.dense(), net(torch.ones(4, 3)) * torch.ones(4))    # (f − y) ∇f
+    True
+    """
+    if not isinstance(data, tuple | list) or len(data) != 2 or not isinstance(data[1], Tensor):
+        raise ValueError("gradients(model, (x, y), loss) needs one batch of inputs and targets, y a tensor (N, ...).")
+    if not callable(loss) or isinstance(loss, type):
+        raise TypeError(f"gradients(model, (x, y), loss): loss should be a function, got a {type(loss).__name__}.")
+    x, y = data
+    _refuse_list(x)
+    if y.dim() == 0 or len(y) != batch_size(x):
+        raise ValueError(f"There are {batch_size(x)} samples, and targets of shape {tuple(y.shape)}: one for each.")
+    capture, both = Capture(model, params, output, loss), with_targets(x, y)
+    capture.check(both)
+    return Jacobian(capture, both, (len(y),))
+
+
+def _refuse_list(x: Inputs) -> None:
+    if isinstance(x, list):
+        raise ValueError(
+            "The inputs are a list. Pass samples as one tensor, torch.stack(x), and several arguments as a tuple."
+        )
+
+
 class Jacobian:
-    """J of shape (N, C, P), or (N, T, C, P). Made by `jacobian`."""
+    """J of shape (N, C, P), or (N, T, C, P), made by `jacobian`; (N, P) made by `gradients`."""
 
     def __init__(self, capture: Capture, x: Inputs, outputs: tuple[int, ...]) -> None:
         self._capture, self._x, self._outputs = capture, x, outputs
@@ -107,7 +157,8 @@ class Jacobian:
         columns = []
         for column in v.unbind(1):
             tangent = self.space.split(column.contiguous())
-            columns.append(torch.cat([push(self._capture, x, tangent)[1] for _, x in self._pieces()]))
+            column = torch.cat([push(self._capture, x, tangent)[1] for _, x in self._pieces()])
+            columns.append(column.view(self._outputs))
         return torch.stack(columns, -1)
 
     @float32_products()

@@ -149,7 +149,7 @@ def _gap(network: Network, x: Inputs, i: int, together: Tensor) -> float:
 def _is_rounding(network: Network, x: Inputs, i: int) -> bool:
     """Whether the difference is gone in float64."""
     try:
-        double = Network(copy.deepcopy(network.model).double(), network.output)
+        double = Network(copy.deepcopy(network.model).double(), network.output, network.loss)
         x = map_leaves(lambda t: t.double() if t.is_floating_point() else t, x)
         with double.undisturbed(), torch.no_grad():
             together = double(x).detach()
