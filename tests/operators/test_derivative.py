@@ -76,8 +76,8 @@ def test_jacobian_and_its_transpose(columns: int | None) -> None:
     [
         (torch.ones(3), r"damping is one number, got \(3,\)\. .*DiagonalOperator"),
         (torch.tensor(1.0, requires_grad=True), "Nothing here is differentiable with respect to the damping"),
-        (torch.tensor(torch.inf), "damping must be a finite number >= 0, got inf"),
-        (torch.tensor(-1.0), "damping must be a finite number >= 0, got -1"),
+        (torch.tensor(torch.inf), "damping must be a finite number >= 0 in float64, got inf"),
+        (torch.tensor(-1.0), "damping must be a finite number >= 0 in float64, got -1"),
     ],
 )
 def test_dampings_that_are_no_numbers(damping: Tensor, message: str) -> None:
@@ -86,3 +86,9 @@ def test_dampings_that_are_no_numbers(damping: Tensor, message: str) -> None:
         arguments = (torch.ones(F.size, dtype=torch.float64),) if use == F.solve else ()
         with pytest.raises(ValueError, match=message):
             use(*arguments, damping)
+
+
+def test_dampings_beyond_the_dtype() -> None:
+    F = tt.fisher(NET, (X, Y), tt.LowRank).to(torch.float32)
+    with pytest.raises(ValueError, match=r"damping must be a finite number >= 0 in float32, got 1e\+39"):
+        F.solve(torch.ones(F.size), 1e39)

@@ -109,7 +109,7 @@ class Operator(ABC):
         damping. For the others, `inverse(damping)` keeps the factorization.
         """
         V, restore = self._columns(v)
-        return restore(self._factorize(checked_damping(damping)).solve(V))
+        return restore(self._factorize(checked_damping(damping, self.dtype)).solve(V))
 
     @without_autocast
     def quad(self, v: Vector) -> Tensor:
@@ -144,7 +144,7 @@ class Operator(ABC):
     @without_autocast
     def logdet(self, damping: Number = 0.0) -> Float[Tensor, ""]:
         """log det(M + damping·I); a ValueError if that is not positive definite."""
-        return self._factorize(checked_damping(damping)).logdet()
+        return self._factorize(checked_damping(damping, self.dtype)).logdet()
 
     @without_autocast
     def eigh(self, k: int | None = None, *, seed: int = 0) -> Eigh:
@@ -233,7 +233,7 @@ class Operator(ABC):
         """(M + damping·I)⁻¹ as an operator that keeps its factorization."""
         from torchtangent.operators.algebra import inverted
 
-        return inverted(self, checked_damping(damping)).on(self.space)
+        return inverted(self, checked_damping(damping, self.dtype)).on(self.space)
 
     def on(self: Self, space: Space | None) -> Self:
         """The same operator with a space attached: it also takes and returns dicts and lists of tensors."""

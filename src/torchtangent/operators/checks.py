@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from torchtangent.operators.spectrum import dtype_name
@@ -25,8 +25,8 @@ def check_alike(operators: Sequence[Operator]) -> None:
         raise ValueError(f"These operators do not go together: {said}. Convert some with .to().")
 
 
-def checked_damping(damping: Number) -> float:
-    """The damping as a float; an error if it is negative, infinite, or not a single number."""
+def checked_damping(damping: Number, dtype: torch.dtype) -> float:
+    """The damping as a float; an error if it is negative, not finite in this dtype, or not a single number."""
     if isinstance(damping, Tensor) and damping.numel() != 1:
         raise ValueError(
             f"damping is one number, got {tuple(damping.shape)}. For one per parameter, add them to the operator: "
@@ -34,6 +34,6 @@ def checked_damping(damping: Number) -> float:
         )
     if isinstance(damping, Tensor) and damping.requires_grad:
         raise ValueError("Nothing here is differentiable with respect to the damping: pass damping.detach().")
-    if not 0 <= float(damping) < math.inf:
-        raise ValueError(f"damping must be a finite number >= 0, got {damping}.")
+    if not 0 <= float(damping) <= torch.finfo(dtype).max:
+        raise ValueError(f"damping must be a finite number >= 0 in {dtype_name(dtype)}, got {damping}.")
     return float(damping)

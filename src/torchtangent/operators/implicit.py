@@ -77,7 +77,7 @@ class ImplicitOperator(Operator):
     def cg(self, v: Vector, damping: Number = 0.0) -> tuple[Any, SolveReport]:
         """(M + damping·I)⁻¹ v by conjugate gradients, and a report instead of warnings."""
         V, restore = self._columns(v)
-        X, report = self._conjugate_gradients(V.detach(), checked_damping(damping))
+        X, report = self._conjugate_gradients(V.detach(), checked_damping(damping, self.dtype))
         return restore(X), report
 
     def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
