@@ -75,7 +75,6 @@ def test_jacobian_and_its_transpose(columns: int | None) -> None:
     ("damping", "message"),
     [
         (torch.ones(3), r"damping is one number, got \(3,\)\. .*DiagonalOperator"),
-        (torch.tensor(1.0, requires_grad=True), "Nothing here is differentiable with respect to the damping"),
         (torch.tensor(torch.inf), "damping must be a finite number >= 0 in float64, got inf"),
         (torch.tensor(-1.0), "damping must be a finite number >= 0 in float64, got -1"),
     ],
@@ -86,6 +85,25 @@ def test_dampings_that_are_no_numbers(damping: Tensor, message: str) -> None:
         arguments = (torch.ones(F.size, dtype=torch.float64),) if use == F.solve else ()
         with pytest.raises(ValueError, match=message):
             use(*arguments, damping)
+
+
+def test_solves_are_not_differentiable_in_the_damping() -> None:
+    F, damping = tt.fisher(NET, (X, Y), tt.KFAC), torch.tensor(1.0, requires_grad=True)
+    with pytest.raises(ValueError, match="Only logdet is differentiable with respect to the damping"):
+        F.solve(torch.ones(F.size, dtype=torch.float64), damping)
+
+
+@pytest.mark.parametrize("kind", [tt.Dense, tt.Diagonal, tt.BlockDiagonal, tt.KFAC, tt.EKFAC, tt.LowRank, tt.Implicit])
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_log_determinants_are_differentiable_in_the_damping(kind: Any, shape: tuple[int, ...]) -> None:
+    F, damping = tt.fisher(NET, (X, Y), kind), torch.full(shape, 0.3, dtype=torch.float64, requires_grad=True)
+    values = torch.linalg.eigvalsh(F.dense())
+    found = 2 * F.logdet(damping)
+    torch.testing.assert_close(found, 2 * (values + 0.3).log().sum())
+    (slope,) = torch.autograd.grad(found.sum(), damping, create_graph=True)
+    torch.testing.assert_close(slope.detach(), 2 * (1 / (values + 0.3)).sum().expand(shape))
+    with pytest.raises(RuntimeError, match=r"once_differentiable|does not require grad"):
+        torch.autograd.grad(slope.sum(), damping)
 
 
 def test_dampings_beyond_the_dtype() -> None:

@@ -21,6 +21,7 @@ from torch import Tensor
 from torchtangent.operators.autocast import without_autocast
 from torchtangent.operators.basis import Basis
 from torchtangent.operators.checks import Number, check_alike, checked_damping
+from torchtangent.operators.derivative import with_slope
 from torchtangent.operators.estimate import Estimate, estimated_diagonal, estimated_trace
 from torchtangent.operators.krylov import top_eigenpairs
 from torchtangent.operators.space import Restore, Space, Vector, tensor_columns
@@ -143,8 +144,14 @@ class Operator(ABC):
 
     @without_autocast
     def logdet(self, damping: Number = 0.0) -> Float[Tensor, ""]:
-        """log det(M + damping·I); a ValueError if that is not positive definite."""
-        return self._factorize(checked_damping(damping, self.dtype)).logdet()
+        """log det(M + damping·I); a ValueError if that is not positive definite.
+
+        It can be differentiated with respect to the damping, once: the derivative is the trace of the inverse.
+        """
+        if not isinstance(damping, Tensor):
+            return self._factorize(checked_damping(damping, self.dtype)).logdet()
+        shift = checked_damping(damping.detach(), self.dtype)
+        return with_slope(self._factorize(shift).logdet(), lambda: self.inverse(shift).trace(), damping)
 
     @without_autocast
     def eigh(self, k: int | None = None, *, seed: int = 0) -> Eigh:

@@ -33,7 +33,7 @@ def checked_damping(damping: Number, dtype: torch.dtype) -> float:
             "M + torchtangent.operators.DiagonalOperator(d)."
         )
     if isinstance(damping, Tensor) and damping.requires_grad:
-        raise ValueError("Nothing here is differentiable with respect to the damping: pass damping.detach().")
+        raise ValueError("Only logdet is differentiable with respect to the damping: pass damping.detach().")
     if not 0 <= float(damping) <= torch.finfo(dtype).max:
         raise ValueError(f"damping must be a finite number >= 0 in {dtype_name(dtype)}, got {damping}.")
     return float(damping)

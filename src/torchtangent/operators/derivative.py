@@ -1,4 +1,4 @@
-"""Derivatives of linear maps that autograd cannot trace: they are products with the adjoint."""
+"""Derivatives that autograd cannot trace: those of linear maps, which are products with the adjoint, and of numbers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from torchtangent.operators.autocast import without_autocast
 
@@ -33,3 +34,25 @@ class _Linear(torch.autograd.Function):
     @without_autocast
     def backward(ctx: Any, u: Tensor) -> tuple[Tensor, None, None]:
         return linear(ctx.adjoint, ctx.times, u), None, None
+
+
+def with_slope(value: Tensor, slope: Callable[[], Tensor], at: Tensor) -> Tensor:
+    """The value of a function of one number, whose derivative is computed if a backward pass asks for it."""
+    return _Value.apply(at, value, slope) if torch.is_grad_enabled() and at.requires_grad else value
+
+
+class _Value(torch.autograd.Function):
+    @staticmethod
+    def forward(at: Tensor, value: Tensor, slope: Callable[[], Tensor]) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Callable[[], Tensor]], output: Tensor) -> None:
+        at, _, ctx.slope = inputs
+        ctx.like = torch.empty_like(at)
+
+    @staticmethod
+    @once_differentiable
+    @without_autocast
+    def backward(ctx: Any, u: Tensor) -> tuple[Tensor, None, None]:
+        return (u * ctx.slope()).to(ctx.like).view_as(ctx.like), None, None
