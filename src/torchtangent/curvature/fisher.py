@@ -21,7 +21,7 @@ from torchtangent.operators import BlockOperator, Operator
 
 _MANY = 256  # cotangents for a sample: more are worth a word
 _TRACE = 16 << 20  # bytes of activations and factors at a time (see Capture.budget), on a CPU: what its caches hold
-_FEW = 96  # samples: for fewer at a time, calls take longer than what they compute, so there is twice the room
+_FEW = 96  # samples: fewer at a time take a CPU more calls than computations, so there is twice the room for them
 _SHARE = 32  # the part of a GPU's memory for them is one of so many
 _KEPT = 96 << 20  # bytes of factors that are kept for a second sweep instead of being captured again
 
@@ -223,8 +223,10 @@ class LayerSource:
                 f"The exact Fisher matrix of outputs {tuple(self.capture.output_shape)} takes {many:,} backward passes "
                 'for each sample. kind="sampled" estimates it with one for each of `samples` draws.',
             )
-        within = self.capture.samples_within
-        return max(within(self._room, many), min(_FEW, within(2 * self._room, many)))
+        fit = self.capture.samples_within(self._room, many)
+        if fit < _FEW and self.capture.device.type == "cpu":
+            fit = min(_FEW, self.capture.samples_within(2 * self._room, many))
+        return fit
 
     @cached_property
     def _room(self) -> int:
