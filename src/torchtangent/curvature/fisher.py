@@ -22,7 +22,7 @@ from torchtangent.operators import BlockOperator, Operator
 _MANY = 256  # cotangents per sample above which a warning advises to sample
 _TRACE = 16 << 20  # on a CPU, bytes of activations and factors at a time (see Capture.budget): what its caches hold
 _FEW = 96  # samples: with fewer at a time, the overhead of calls dominates, so up to twice the bytes are allowed
-_SHARE = 32  # on a GPU, activations and factors get one part in so many of its memory
+_SHARE = 32  # on a GPU, activations and factors get a 32nd of its memory
 _KEPT = 96 << 20  # bytes of factors that are kept for a second pass instead of being captured again
 
 

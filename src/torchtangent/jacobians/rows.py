@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 
-class Told:
+class SampleFactors:
     """Factors that tell samples apart, like the digits of a number: no two samples have the same ones.
 
     Args:

@@ -27,7 +27,7 @@ from torchtangent.jacobians.graph import Graph
 from torchtangent.jacobians.inputs import Inputs, wide
 from torchtangent.jacobians.layout import SHARED, find_strides
 from torchtangent.jacobians.matrices import transposed_order
-from torchtangent.jacobians.rows import Told
+from torchtangent.jacobians.rows import SampleFactors
 from torchtangent.jacobians.rules import NoRule
 from torchtangent.jacobians.uses import LayerUse, Use, read_graph
 from torchtangent.jacobians.verify import prove
@@ -149,10 +149,10 @@ class Trace:
         n, c, doubtful = len(self.graph_outputs), len(cotangents), self.doubtful
         if doubtful:
             half = any(t.dtype in (torch.float16, torch.bfloat16) for t in (self.outputs, *(u.x for u in self.uses)))
-            told = Told(n, c, half=half)
-            cotangents = torch.cat([cotangents, told.cotangents(cotangents)])
+            factors = SampleFactors(n, c, half=half)
+            cotangents = torch.cat([cotangents, factors.cotangents(cotangents)])
         for i, (use, d) in enumerate(zip(self.uses, self._backward(cotangents), strict=True)):
-            inner = told.inner_axis(use.by_row(d)) if i in doubtful else use.inner(self.strides[i], n)
+            inner = factors.inner_axis(use.by_row(d)) if i in doubtful else use.inner(self.strides[i], n)
             yield use, d[:, :c], inner
 
     def _backward(self, cotangents: Float[Tensor, "C N *out"]) -> list[Tensor]:

@@ -218,5 +218,5 @@ def _measure(capture: Capture, trace: Trace, n: int) -> tuple[int, int]:
     rest += sum(u.of.made for u in trace.uses if isinstance(u, GraphUse))
     saved = trace.graph.saved_bytes(without=chain(capture.model.parameters(), capture.model.buffers()))
     fixed = max(item * (inputs + 2 * outputs), saved)
-    told = 2 * outputs if trace.doubtful else 0  # one or two further cotangents, to tell samples apart
-    return (fixed + item * told) // n, item * (outputs // n + rest)
+    marked = 2 * outputs if trace.doubtful else 0  # one or two further cotangents, to tell samples apart
+    return (fixed + item * marked) // n, item * (outputs // n + rest)

@@ -65,7 +65,7 @@ class Ranks:
             dist.barrier()
 
     def exchange(self, tensors: Iterable[Tensor]) -> None:
-        """Fill tensors of which each rank has its own `stretch` of the first axis with the stretches of the others."""
+        """Complete tensors of which each rank has only its own `stretch` along the first axis."""
         others = range(self.size if self.size > 1 else 0)
         parts = [(t[self.stretch(len(t), rank)], rank) for t in tensors for rank in others]
         under_way = [dist.broadcast(part, src=rank, async_op=True) for part, rank in parts if len(part)]
