@@ -602,7 +602,7 @@ def test_losses_that_are_no_means_of_samples() -> None:
     weighted = nn.CrossEntropyLoss(weight=torch.arange(1.0, 5.0).double())
     for loss, labels in ((F.cross_entropy, y), (weighted, y.abs() % 4)):
         several = tt.hessian(classifier, [(x[:3], labels[:3]), (x[3:], labels[3:])], loss)
-        with pytest.raises(ValueError, match=r"The loss is no mean over samples .* Pass one batch"):
+        with pytest.raises(ValueError, match=r"The loss is not a mean of one loss per sample .* Pass one batch"):
             several @ torch.ones(16).double()
         tt.hessian(classifier, (x, labels), loss) @ torch.ones(16).double()
     even = [(x[:3], y[3:]), (x[3:], y[3:])]

@@ -18,7 +18,7 @@ from torchtangent.jacobians import trace
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.graph import Graph
 from torchtangent.jacobians.layout import find_strides
-from torchtangent.jacobians.rows import Told
+from torchtangent.jacobians.rows import SampleFactors
 
 Order = Callable[[Tensor], Tensor]
 
@@ -203,7 +203,7 @@ def test_batches_of_the_same_shapes_but_other_lengths(name: str) -> None:
 @pytest.mark.parametrize("half", [True, False])
 @pytest.mark.parametrize("n", [1, 2, 14, 15, 66, 67, 3000])
 def test_no_two_samples_have_the_same_factors(n: int, half: bool) -> None:
-    factors = Told(n, 1, half=half).factors
+    factors = SampleFactors(n, 1, half=half).factors
     assert len(factors.unique(dim=1).T) == n
     assert len(factors) == min(k for k in range(1, 9) if n <= (14 if half else 66) ** k)
 
@@ -398,7 +398,7 @@ def test_ordinary_models_pay_no_further_cotangent(name: str, monkeypatch: pytest
     model, x = ORDINARY[name]()
     model, x = model.double().eval(), x.double()
     J = oracle.jacobian(model, x)
-    monkeypatch.setattr(trace, "Told", None)  # who asks for it fails
+    monkeypatch.setattr(trace, "SampleFactors", None)  # who asks for it fails
     found = tt.jacobian(model, x)
     oracle.assert_close(found.dense(), J)
     oracle.assert_close(tt.ntk(model, x, reduce="trace"), torch.einsum("n...p,m...p->nm", J, J))

@@ -327,7 +327,7 @@ def test_a_stored_plan_that_needs_more_memory_is_followed_and_said() -> None:
     job = Job(model, x)
     stored = replace(job.plan, batch=2 * job.plan.batch).to_json()
     with pytest.warns(
-        tt.TangentWarning, match=f"captured {2 * job.plan.batch} at a time; .* {job.plan.batch} fit into"
+        tt.TangentWarning, match=f"captured {2 * job.plan.batch} at a time, .* {job.plan.batch} fit into"
     ):
         followed = job.plan.follow(job.task, stored)
     assert followed.batch == 2 * job.plan.batch

@@ -1,4 +1,4 @@
-"""One dense block for each module."""
+"""The Fisher matrix as one dense block per module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is pulled back from the output: the one place where exact, sampled and empirical Fisher differ.
+"""The cotangents pulled back from the output: the one place where exact, sampled and empirical Fisher differ.
 
 Every Fisher matrix is F = (1/N) Σ_n Σ_m (J_nᵀ u_mn)(J_nᵀ u_mn)ᵀ. The cotangents u are
 
@@ -37,7 +37,7 @@ class Cotangents:
         likelihood: "categorical" or "bernoulli" (f are logits), or "gaussian" (f are means, unit variance).
         kind: "exact", "sampled" or "empirical".
         samples: Draws of y for each sample, for `kind="sampled"`.
-        seed: Of the draws. Their stream does not depend on the batch size.
+        seed: Seed of the draws, which do not depend on the batch size.
     """
 
     likelihood: str
@@ -54,15 +54,16 @@ class Cotangents:
             raise ValueError(f'samples={self.samples} has no effect with kind={self.kind!r}. Pass kind="sampled".')
 
     def count(self, outputs: torch.Size) -> int:
-        """M, for outputs of shape (C,) or (T, C)."""
+        """M, the number of cotangents per sample, for outputs of shape (C,) or (T, C)."""
         if self.kind != "exact":
             return self.samples if self.kind == "sampled" else 1
         return outputs.numel() - (outputs[:-1].numel() if self.likelihood == "categorical" else 0)
 
     def start(self) -> Callable[[Tensor, Tensor | None], Float[Tensor, "M N *out"]]:
-        """A sweep: the function (outputs, targets) → u for one batch after the other.
+        """Start a pass over the data: returns the function (outputs, targets) → u, to be called batch by batch.
 
-        Exact ones of outputs (N, T, C) are (C − 1 or C, N, T, C), those of all terms side by side: see `apart`.
+        Exact cotangents of outputs (N, T, C) have shape (C − 1 or C, N, T, C): those of the T independent terms share
+        a tensor, and `apart` separates them.
         """
         return partial(self._pull, torch.Generator().manual_seed(self.seed))
 
@@ -88,27 +89,27 @@ class Cotangents:
             if targets.shape == f.shape[:-1]:
                 u = u * (~ignored).to(u).unsqueeze(-1)
             elif bool(ignored.any()) or f.dim() > 2:
-                _as_expected(f, targets, self.likelihood)  # which it is not
+                _as_expected(f, targets, self.likelihood)  # raises: the targets have the wrong shape
         return u
 
     def count_some(self, targets: Any) -> bool:
-        """Whether some of the terms count."""
+        """Whether any of the terms counts."""
         classes = self.likelihood == "categorical" and _are_classes(targets)
         return not classes or bool((targets.long() != IGNORED).any())
 
     def apart(self, u: Float[Tensor, "M N *out"], most: int) -> Iterator[Float[Tensor, "m N *out"]]:
-        """Cotangents to pull back, at most so many at a time; those of independent terms one by one."""
+        """The cotangents to pull back, at most `most` at a time; those of independent terms are separated."""
         if self.kind != "exact" or u.dim() < 4:
             yield from u.split(most)
             return
-        M, N, T, C = u.shape  # each is zero at all terms but its own
+        M, N, T, C = u.shape  # makes M·T cotangents, each zero at all terms but one
         for places in torch.arange(M * T, device=u.device).split(most):
             part = u.new_zeros(len(places), N, T, C)
             part[torch.arange(len(places), device=u.device), :, places % T] = u[places // T, :, places % T]
             yield part
 
     def weigh(self, u: Float[Tensor, "M N *out"], w: Float[Tensor, "N *out"]) -> Float[Tensor, "N *out"]:
-        """Λ w = Σ_m u_m ⟨u_m, w⟩, sample by sample, and term by term where they are independent."""
+        """Λ w = Σ_m u_m ⟨u_m, w⟩ for each sample, and for each term where terms are independent."""
         rows, columns = u.movedim(0, -2), w  # (N, M, C) or (N, T, M, C)
         if self.kind != "exact":
             rows, columns = u.flatten(2).transpose(0, 1), w.flatten(1)
@@ -147,7 +148,7 @@ def _categorical_root(p: Float[Tensor, "*lead C"]) -> Float[Tensor, "M *lead C"]
 
 
 def _draw(f: Tensor, likelihood: str, samples: int, generator: torch.Generator | None) -> Tensor:
-    """`samples` labels from the model's own distribution, by inverting its distribution function."""
+    """`samples` labels drawn from the model's own distribution, by inverting its cumulative distribution function."""
     terms = f.shape[1:-1] if likelihood == "categorical" else f.shape[1:]
     uniform = torch.rand(len(f), samples, *terms, generator=generator, dtype=torch.float64, device="cpu")
     uniform = uniform.movedim(1, 0).to(f.device)
@@ -167,7 +168,7 @@ def _residual(f: Tensor, y: Tensor, likelihood: str) -> Tensor:
 
 
 def _check_values(y: Tensor, likelihood: str) -> None:
-    """Targets that are numbers must be finite, and those of a Bernoulli variable probabilities."""
+    """Refuse targets that are not finite or, for a Bernoulli likelihood, not between 0 and 1."""
     if not bool(torch.isfinite(y).all()):
         raise ValueError("The targets have NaN or infinity.")
     if likelihood == "bernoulli" and not bool(((y >= 0) & (y <= 1)).all()):
@@ -176,7 +177,7 @@ def _check_values(y: Tensor, likelihood: str) -> None:
 
 
 def _as_expected(f: Tensor, targets: Tensor, likelihood: str) -> Tensor:
-    """Targets in the shape that the likelihood wants, or an error that says which."""
+    """Targets in the shape that the likelihood needs; raises an error that names it if they have another."""
     wanted = f.shape[:-1] if likelihood == "categorical" else f.shape
     y = targets.to(f.device)
     if likelihood != "categorical" and y.dim() == f.dim() - 1 and f.shape[-1] == 1:
@@ -190,7 +191,7 @@ def _as_expected(f: Tensor, targets: Tensor, likelihood: str) -> Tensor:
     if likelihood != "categorical":
         _check_values(y, likelihood)
         return y.to(f)
-    y = y.long()  # of uint8, −100 is class 156
+    y = y.long()  # first: in uint8, −100 would be 156
     y = torch.where(y == IGNORED, 0, y)
     if y.numel() and (int(y.min()) < 0 or int(y.max()) >= f.shape[-1]):
         bad = int(y.min()) if int(y.min()) < 0 else int(y.max())

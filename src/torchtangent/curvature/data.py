@@ -1,4 +1,4 @@
-"""Batches of (inputs, targets), checked to be there and, where they are read again, to repeat."""
+"""Batches of (inputs, targets), with checks that there are some and, if they are read again, that they repeat."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Batch = tuple[Inputs, Any]
 
 
 def check_rows(x: Inputs, targets: Any) -> None:
-    """Refuse targets that are not one row for each sample, also where nothing but −100 is looked at."""
+    """Refuse targets that do not have one row per sample, even if they are only searched for −100."""
     samples = batch_size(x)
     for y in leaves(targets):
         if len(y) != samples:
@@ -31,11 +31,11 @@ class Batches:
 
     Args:
         data: The loader or the tuple.
-        check: Called on the inputs and targets of each batch; raises on those that cannot be used.
-        targets: Whether targets matter, and must repeat too.
+        check: Called on the inputs and targets of each batch; raises if they cannot be used.
+        targets: Whether targets matter, so that they must repeat, too.
 
-    The first sweep remembers a fingerprint of each batch; a later one that differs is an error, because what is
-    computed in several sweeps is only right if every sweep sees the same samples in the same order.
+    If `repeat` is set, the first pass records a fingerprint of each batch, and a later pass raises if one differs: what
+    is computed in several passes is only right if each sees the same samples in the same order.
     """
 
     def __init__(self, data: Any, check: Callable[[Inputs, Any], None], *, targets: bool) -> None:
@@ -49,7 +49,7 @@ class Batches:
                 f"The data should be a loader of batches, not a data set of samples ({type(data).__name__}): "
                 "DataLoader(data, batch_size=256)."
             )
-        self.repeat = False  # whether it will be read again
+        self.repeat = False  # set by those who read the data more than once
         self._data: Iterable[Any] = [data] if _is_batch(data) else data
         self._check, self._targets = check, targets
         self._seen: list[tuple[Any, ...]] | None = None
@@ -74,7 +74,7 @@ class Batches:
         return _fingerprint(x) + (_fingerprint(y) if self._targets and y is not None else ())
 
     def pieces(self, size: Callable[[Inputs], int]) -> Iterator[Batch]:
-        """The batches, each in pieces of at most `size(inputs)` samples: the one loop over data."""
+        """The batches, each in pieces of at most `size(inputs)` samples."""
         for x, y in self:
             for index, part in split(x, size(x)):
                 yield part, None if y is None else take(y, index)
@@ -87,7 +87,7 @@ _NOT_REPEATED = (
 
 
 def _is_batch(data: Any) -> bool:
-    """A tuple, or the list that a `DataLoader` makes of one."""
+    """Whether the data is a single batch: a tuple, or the list that a `DataLoader` turns a tuple into."""
     return isinstance(data, tuple) or (
         isinstance(data, list) and len(data) == 2 and isinstance(data[0], Tensor | Mapping)
     )
@@ -107,10 +107,10 @@ def _split(batch: Any) -> Batch:
 
 
 def _fingerprint(x: Inputs) -> tuple[Any, ...]:
-    """Shapes, and two sums that change when values or their order change."""
+    """Shapes, and two sums that change with the values or their order."""
     prints: list[Any] = []
     for leaf in leaves(x):
-        flat = leaf.detach().reshape(-1).double().nan_to_num(0.5, 3.0, -3.0)  # that of a target may mean it is missing
+        flat = leaf.detach().reshape(-1).double().nan_to_num(0.5, 3.0, -3.0)  # NaN may mark a missing target
         ramp = torch.linspace(1, 2, len(flat), dtype=torch.float64, device=flat.device)
         prints += [tuple(leaf.shape), float(flat.sum()), float(flat @ ramp)]
     return tuple(prints)

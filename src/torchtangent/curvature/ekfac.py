@@ -1,4 +1,4 @@
-"""EKFAC: the eigenbasis of KFAC with the true second moments in it."""
+"""EKFAC: the eigenbasis of KFAC, with the true second moments of J in it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ class EKFAC(Representation):
     """F_layer ≈ (Q_B ⊗ Q_A) diag(s) (Q_B ⊗ Q_A)ᵀ with s = (1/N) Σ_nm ((Q_B ⊗ Q_A)ᵀ J_nᵀ u_mn)².
 
     George et al. (2018), *Fast approximate natural gradient descent in a Kronecker-factored eigenbasis*. Of all
-    diagonals in KFAC's eigenbasis s is the one nearest to F. It takes a second sweep over the data, which must then
-    be the same (a shuffled loader will do only while its factors are small enough to be kept). What is not a matrix of
-    a linear map is represented by `rest`.
+    diagonals in KFAC's eigenbasis, s is nearest to F in Frobenius norm. The data is read twice and must repeat (a
+    shuffled loader works only while the factors are small enough to be kept in memory).
 
     Args:
         sharing: Which KFAC the eigenbasis comes from, "expand" or "reduce" (see `KFAC`).
-        rest: The representation of all other parameters.
+        rest: The representation of parameters that are not the matrix of a linear map.
     """
 
     sharing: str = "expand"
@@ -34,12 +33,12 @@ class EKFAC(Representation):
         check_choice("sharing", self.sharing, ("expand", "reduce"))
 
     def start(self, scope: Scope) -> Accumulator:
-        # A thin basis must span what is projected on it: J does not lie in the span of reduced factors.
+        # A thin basis must span the J that is projected onto it, and the span of reduced factors does not contain J.
         return EigenSum(KroneckerSum(scope, self.sharing, self.rest, thin=self.sharing == "expand"))
 
 
 class EigenSum(Accumulator):
-    """First sweep: A and B. Then their eigenvectors. Second sweep: squares of the Jacobian in that basis."""
+    """First pass: A and B, then their eigenvectors. Second pass: the squares of the Jacobian in that basis."""
 
     sweeps = 2
 

@@ -19,11 +19,11 @@ from torchtangent.jacobians.inputs import Inputs, Output, batch_size, check_devi
 from torchtangent.jacobians.select import Params
 from torchtangent.operators import BlockOperator, Operator
 
-_MANY = 256  # cotangents for a sample: more are worth a word
-_TRACE = 16 << 20  # bytes of activations and factors at a time (see Capture.budget), on a CPU: what its caches hold
-_FEW = 96  # samples: fewer at a time take a CPU more calls than computations, so there is twice the room for them
-_SHARE = 32  # the part of a GPU's memory for them is one of so many
-_KEPT = 96 << 20  # bytes of factors that are kept for a second sweep instead of being captured again
+_MANY = 256  # cotangents per sample above which a warning advises to sample
+_TRACE = 16 << 20  # on a CPU, bytes of activations and factors at a time (see Capture.budget): what its caches hold
+_FEW = 96  # samples: with fewer at a time, a CPU spends most time on calls, so up to twice the bytes are allowed
+_SHARE = 32  # on a GPU, activations and factors get a 32nd of its memory
+_KEPT = 96 << 20  # bytes of factors that are kept for a second pass instead of being captured again
 
 
 @float32_products()
@@ -46,23 +46,23 @@ def fisher(
     Args:
         model: Any module whose samples do not interact (BatchNorm and dropout in eval mode).
         data: A loader (any iterable of batches (inputs, targets)), or one batch (inputs, targets). Terms whose class is
-            −100 do not count, as for `torch.nn.functional.cross_entropy`; the mean is over all samples all the same.
+            −100 do not count, as for `torch.nn.functional.cross_entropy`, but the mean is still over all samples.
         representation: `Dense`, `Diagonal`, `BlockDiagonal`, `QuasiDiagonal`, `KFAC`, `EKFAC`, `LowRank`, `Implicit`,
             an instance of one with options, or a dict from patterns on module names to them.
         likelihood: "categorical" (logits), "bernoulli" (logits) or "gaussian" (unit variance).
         kind: "exact" (the expectation over y in closed form), "sampled" (`samples` draws of y for each x) or
-            "empirical" (y from the data: not the Fisher matrix, but often used in its place). For each sample they take
-            about as many backward passes as there are outputs (T·C), `samples`, and one: with many outputs, as those
-            of a language model, choose "sampled".
+            "empirical" (y from the data: not the Fisher matrix, but often used instead). Per sample they take about
+            T·C (one per output), `samples` and one backward passes: with many outputs, such as those of a language
+            model, choose "sampled".
         samples: Draws for `kind="sampled"`.
         seed: Seed of the draws; the same seed gives the same labels whatever the batch size.
         params: Which parameters, by name pattern or a predicate (name, parameter); all trainable ones by default.
         output: Which tensor of the model's result, (N, C) or (N, T, C).
 
     Returns:
-        An operator on parameter space: `F @ v`, `F.solve(v, damping=...)`, `F.trace()`, and the rest. Vectors are flat,
-        dicts by name or lists; products, solves and `quad` are differentiable with respect to them. F itself is a
-        constant.
+        An operator on parameter space: `F @ v`, `F.solve(v, damping=...)`, `F.trace()`, and so on. Vectors are flat
+        tensors, dicts by name or lists; products, solves and `quad` are differentiable with respect to them. F itself
+        is a constant.
 
     >>> import torch
     >>> from torchtangent.curvature import Diagonal
@@ -107,8 +107,8 @@ def hessian(model: nn.Module, data: Any, loss: Loss, *, params: Params = None, o
     Args:
         model: Any module in eval mode.
         data: A loader or one batch, as for `fisher`.
-        loss: (outputs, targets) → the mean loss over the batch, for example `F.cross_entropy`. Outputs have the shape
-            that the model gives them, targets that of the data.
+        loss: (outputs, targets) → the mean loss over the batch, for example `F.cross_entropy`. It is given the outputs
+            as the model returns them and the targets as the data yields them.
         params: Which parameters.
         output: Which tensor of the model's result.
 
@@ -129,7 +129,7 @@ def hessian(model: nn.Module, data: Any, loss: Loss, *, params: Params = None, o
 
     batches = Batches(data, check, targets=True)
     batches.repeat = True
-    for x, _ in batches.pieces(batch_size):  # errors come now, not at the first product
+    for x, _ in batches.pieces(batch_size):  # so that errors are raised now, not at the first product
         capture.check(x)
         capture.outputs(x)
     return implicit(capture, HessianProduct(capture, batches, loss)).on(capture.space)
@@ -138,7 +138,7 @@ def hessian(model: nn.Module, data: Any, loss: Loss, *, params: Params = None, o
 class LayerSource:
     """Layer Jacobians of all the data, pulled back from the chosen cotangents, a few samples at a time.
 
-    With `keep`, factors are kept for the next sweep while they are small, instead of being captured again.
+    With `keep`, factors are kept for the next pass while they are small, instead of being captured again.
     """
 
     def __init__(self, capture: Capture, batches: Batches, cotangents: Cotangents) -> None:
@@ -148,33 +148,33 @@ class LayerSource:
         self._kept: list[tuple[Layers, bool]] = []
 
     def __iter__(self) -> Iterator[tuple[Layers, bool]]:
-        """Layers, and whether they are of the same samples as the last, with other cotangents."""
+        """Layer Jacobians, and whether they are of the same samples as the last ones, with other cotangents."""
         if self._kept:
             yield from self._kept
             return
         self.samples, held = 0, 0
         pull = self.cotangents.start()
         for x, y in self._pieces():
-            trace = self.capture.trace(map_leaves(Tensor.clone, x) if self.keep else x)  # loaders may refill a buffer
+            trace = self.capture.trace(map_leaves(Tensor.clone, x) if self.keep else x)  # a loader may reuse its buffer
             if self.samples == 0:
                 self._check_likelihood(trace.outputs, y)
             self.samples += len(trace.outputs)
             parts = self.cotangents.apart(pull(trace.outputs, y), self.capture.cotangents_within(self._room))
             part, again = next(parts, None), False
             while part is not None:
-                found = trace.pull(part), again
+                layers = trace.pull(part), again
                 part, again = next(parts, None), True
                 if part is None:
-                    del trace  # before the layers are used
+                    del trace  # to free its memory before the layers are used
                 if self.keep:
-                    held += sum({layer.d.data_ptr(): layer.d.nbytes for layer in found[0].values()}.values())
-                    self._kept.append(found)
+                    held += sum({layer.d.data_ptr(): layer.d.nbytes for layer in layers[0].values()}.values())
+                    self._kept.append(layers)
                     if held > self.capture.budget(_KEPT):
                         self.keep, self._kept = False, []
-                yield found
+                yield layers
 
     def look(self) -> None:
-        """One look at the data before anything implicit is promised: errors come now, not at the first product."""
+        """Check all the data now, so that errors are not raised only at the first product with an implicit operator."""
         self.batches.repeat = True
         pull = self.cotangents.start()
         for i, (x, y) in enumerate(self._pieces()):
@@ -185,7 +185,7 @@ class LayerSource:
                 self._check_likelihood(f, y)
 
     def _pieces(self) -> Iterator[Batch]:
-        """The data, some samples at a time; a word if nothing of it counts."""
+        """The data, some samples at a time; warns if no term of it counts."""
         counted = False
         for x, y in self.batches.pieces(self._size):
             counted = counted or self.cotangents.count_some(y)
@@ -193,12 +193,12 @@ class LayerSource:
         if not counted:
             self.capture.say_once(
                 "nothing",
-                f"All targets are {IGNORED}, the class of terms that do not count, so that the Fisher matrix is zero. "
-                "Pass classes, or None in the place of the targets where these are not needed.",
+                f"All targets are {IGNORED}, the class of terms that do not count, so the Fisher matrix is zero. Pass "
+                "classes, or None instead of the targets if they are not needed.",
             )
 
     def _check_likelihood(self, f: Tensor, y: Any) -> None:
-        """Say it where outputs are no logits, or targets no classes, that are taken for such."""
+        """Warn if outputs taken as logits look like probabilities, or targets taken as classes are real numbers."""
         if self.cotangents.likelihood != "categorical":
             return
         if bool((f >= 0).all()) and bool((f.sum(-1) - 1).abs().max() < 1e-3):
@@ -215,6 +215,7 @@ class LayerSource:
             )
 
     def _size(self, x: Inputs) -> int:
+        """How many samples are captured at a time; warns if each takes many backward passes."""
         self.capture.check(x)
         many = self.cotangents.count(self.capture.output_shape)
         if self.cotangents.kind == "exact" and many > _MANY:
@@ -230,7 +231,7 @@ class LayerSource:
 
     @cached_property
     def _room(self) -> int:
-        """Bytes of activations and factors at a time: many on a GPU, where pieces that do not fill it are waits."""
+        """Bytes of activations and factors at a time: many on a GPU, which small pieces would leave idle."""
         device = self.capture.device
         if device.type != "cuda":
             return _TRACE

@@ -1,4 +1,4 @@
-"""Curvature that is never formed: products with the Fisher matrix and the Hessian."""
+"""Products with the Fisher matrix and the Hessian, which are never formed."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from torchtangent.jacobians.products import Replayed, pull, push, replayed
 from torchtangent.operators import ImplicitOperator
 
 Loss = Callable[[Tensor, Any], Tensor]
-_KEPT = 64 << 20  # bytes of graphs that are kept between products
-_PATIENCE = 4  # products after which it pays to keep them
+_KEPT = 64 << 20  # most bytes of graphs that are kept between products
+_PATIENCE = 4  # the product from which on it pays to keep them
 
 
 @dataclass(frozen=True)
 class Implicit(Representation):
     """F v = (1/N) Σ_n J_nᵀ Λ_n J_n v by one forward-mode and one reverse-mode pass over the data for each v.
 
-    It takes next to no memory. `trace`, `diag`, `logdet` and `dense` need a product for each parameter: for those
-    another representation is faster, or the operator's `estimate_trace` and `estimate_diag`.
+    It takes next to no memory. `trace`, `diag`, `logdet` and `dense` need one product per parameter: another
+    representation is faster, or the estimates `estimate_trace` and `estimate_diag` of the operator.
     """
 
     def start(self, scope: Scope) -> Accumulator:
@@ -38,9 +38,10 @@ class Implicit(Representation):
 
 
 class FisherProduct:
-    """V ↦ F V, a sweep over the data for each product.
+    """V ↦ F V, by a pass over the data for each product.
 
-    After a few products, data that fits into a small budget is linearized and kept, which saves later forward passes.
+    After a few products, the network is linearized at data that fits into a small budget, and the graphs are kept: this
+    saves later forward passes.
     """
 
     def __init__(self, capture: Capture, batches: Batches, cotangents: Cotangents) -> None:
@@ -57,7 +58,7 @@ class FisherProduct:
             self.capture.check_unmoved()
             products = [self._replayed(column.contiguous()) for column in V.unbind(1)]
             return products[0].unsqueeze(1) if len(products) == 1 else torch.stack(products, 1)
-        total, n = V.new_empty(V.shape[1], V.shape[0]), 0  # a row for each column of V: its parameters are views of it
+        total, n = V.new_empty(V.shape[1], V.shape[0]), 0  # a row for each column of V, so that `split` gives views
         pairs = [
             (self.capture.space.split(column.contiguous()), self.capture.space.split(row))
             for column, row in zip(V.unbind(1), total, strict=True)
@@ -76,7 +77,7 @@ class FisherProduct:
         return total.div_(n).T.contiguous()
 
     def _replayed(self, v: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
-        """F v from what was kept."""
+        """F v from the graphs that were kept."""
         split = {k: t.to(self.capture.params[k].dtype) for k, t in self.capture.space.split(v).items()}
         n = sum(root.shape[1] for _, root in self._kept)
         total: Tensor | None = None
@@ -88,12 +89,12 @@ class FisherProduct:
         return total
 
     def _keep(self) -> None:
-        """Linearize the data and keep it, if it is small and the model allows it."""
+        """Linearize the network at all data and keep the graphs, if they are small and the model can be traced."""
         kept: list[tuple[Replayed, Tensor]] = []
         pulled, size = self.cotangents.start(), 0
         for x, y in self.batches.pieces(self._size):
             size += batch_size(x) * 2 * sum(self.capture.bytes_per_sample)
-            x = map_leaves(Tensor.clone, x)  # loaders may refill a buffer
+            x = map_leaves(Tensor.clone, x)  # a loader may reuse its buffer
             model = replayed(self.capture, x) if size <= self.capture.budget(_KEPT) else None
             if model is None:
                 return
@@ -101,7 +102,7 @@ class FisherProduct:
         self._kept = kept
 
     def _size(self, x: Inputs) -> int:
-        return self.capture.samples_within(BUDGET, 2)  # of J v there is a graph, too
+        return self.capture.samples_within(BUDGET, 2)  # twice, because J v has a graph, too
 
 
 class HessianProduct:
@@ -138,7 +139,7 @@ class HessianProduct:
 
 
 class MeanCheck:
-    """Refuses a loss that is no mean, or, of several batches, one that is no mean over samples."""
+    """Raises if a loss is not a mean or, with several batches, not a mean over samples."""
 
     def __init__(self, loss: Loss) -> None:
         self.loss = loss
@@ -146,21 +147,21 @@ class MeanCheck:
         self._over_samples = True
 
     def __call__(self, f: Float[Tensor, "N *out"], y: Any) -> None:
-        f = f.detach().roll(1, 0)  # outputs of the next sample: a loss that is zero tells nothing
+        f = f.detach().roll(1, 0)  # another sample's outputs: the loss of a perfect fit is zero and would tell nothing
         self._over_samples &= self._mean(f, y)
         if self._first is None:
             self._first = f, None if y is None else map_leaves(Tensor.clone, y)
             return
         if not (self._over_samples and self._adds_up(*self._first, f, y)):
             raise ValueError(
-                "The loss is no mean over samples of what each has by itself (does it ignore some, or weigh "
-                "them?), so that those of several batches do not add up to that of all. Pass one batch."
+                "The loss is not a mean of one loss per sample (does it ignore or weight some samples?), so the losses "
+                "of several batches do not add up to that of all data. Pass one batch."
             )
 
     def _mean(self, f: Tensor, y: Any) -> bool:
-        """Whether it is a mean over samples: not where they have weights, or some are ignored.
+        """Whether the loss is a plain mean over samples, without weights and without ignored samples.
 
-        A mean in any case: the same for each sample taken twice, or else an error.
+        Raises if it is not a mean at all: if it changes when every sample is taken twice.
         """
 
         def loss(pick: Callable[[Tensor], Tensor]) -> Tensor:
@@ -180,7 +181,7 @@ class MeanCheck:
         return len(f) == 1 or _same((first + (len(f) - 1) * loss(lambda t: t[1:])) / len(f), once, first)
 
     def _adds_up(self, f: Tensor, y: Any, f2: Tensor, y2: Any) -> bool:
-        """Whether the losses of two batches give that of both together, where these can be joined."""
+        """Whether the losses of two batches average to that of both together, if the batches can be joined."""
         if [t.shape[1:] for t in (f, *leaves(y))] != [t.shape[1:] for t in (f2, *leaves(y2))]:
             return True  # sequences of different lengths
         one, two = self.loss(f, y).detach(), self.loss(f2, y2).detach()
@@ -189,13 +190,13 @@ class MeanCheck:
 
 
 def _same(a: Tensor, b: Tensor, part: Tensor) -> bool:
-    """Whether two losses are equal up to rounding; beside a `part` of them they may be small."""
+    """Whether two losses are equal up to rounding, relative to themselves or to a `part` that may cancel in them."""
     rtol = max(1e-3, 4 * torch.finfo(a.dtype).eps)
     return bool(torch.isclose(a, b, rtol=rtol, atol=1e-6 * abs(float(part.nan_to_num())), equal_nan=True))
 
 
 def _joined(one: Any, two: Any) -> Any:
-    """The targets of two batches together."""
+    """The targets of two batches, concatenated."""
     if isinstance(one, Mapping):
         return {k: _joined(v, two[k]) for k, v in one.items()}
     if isinstance(one, tuple | list):
@@ -204,7 +205,7 @@ def _joined(one: Any, two: Any) -> Any:
 
 
 def implicit(capture: Capture, product: Callable[[Tensor], Tensor]) -> ImplicitOperator:
-    """An operator on the capture's parameters from its products."""
+    """The operator on parameter space that has these products."""
     params = list(capture.params.values())
     dtype = reduce(torch.promote_types, (p.dtype for p in params), torch.float32)
     return ImplicitOperator(product, capture.space.size, dtype, params[0].device)

@@ -1,4 +1,4 @@
-"""KFAC: each layer's block as a Kronecker product of two small second moments."""
+"""KFAC: each layer's block as a Kronecker product of two small second-moment matrices."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class KFAC(Representation):
     - expand: A = Σ_ns a aᵀ / (N·S), B = Σ_nsm d dᵀ / N;
     - reduce: the same with a averaged and d summed over the locations first.
 
-    The bias is the last column of [W b], with a = 1. Groups of a convolution are blocks of their own, and so is a
-    weight that is tied to another module. Embeddings have a diagonal A (always expand).
+    The bias is the last column of [W b], with a = 1. Each group of a convolution has a block of its own, and so does a
+    weight that is tied to another module. Embeddings have a diagonal A and always use expand.
 
     Args:
         sharing: "expand" or "reduce".
-        rest: The representation of what is no matrix of a linear map: norm layers, biases on their own,
-            parameters without a rule. The diagonal of such a weight is warned of.
+        rest: The representation of parameters that are not the matrix of a linear map: norm layers, lone biases,
+            parameters without a rule. If a weight without a rule gets a diagonal, there is a warning.
     """
 
     sharing: str = "expand"
@@ -50,7 +50,7 @@ class KFAC(Representation):
 
 
 class KroneckerSum(Accumulator):
-    """A and B of every layer, and something else for the parameters that are no matrix."""
+    """A and B of every layer, and another accumulator for the parameters that are not matrices."""
 
     def __init__(self, scope: Scope, sharing: str, rest: Choice, *, thin: bool = True) -> None:
         self.scope, self.sharing, self.thin = scope, sharing, thin
@@ -74,7 +74,7 @@ class KroneckerSum(Accumulator):
             self.rest.again(layers)
 
     def _start(self, layers: Layers) -> None:
-        """The first samples show which parameters are matrices of a linear map."""
+        """Sort the parameters: the first samples show which ones are matrices of linear maps."""
         self.started = True
         free = dict.fromkeys(self.scope.names)
         for own in self.scope.modules().values():

@@ -1,4 +1,4 @@
-"""The two second moments behind KFAC and EKFAC, for one weight (and its bias, if it shares the cotangents)."""
+"""The second moments A and B of KFAC and EKFAC, for one weight (and its bias, if they share cotangents)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchtangent.operators.product import product
 
 
 class LayerMoments(ABC):
-    """Second moments of a layer's inputs (A) and cotangents (B); a block for each group."""
+    """Second moments of a layer's inputs (A) and cotangents (B), with one block per group."""
 
     places: list[Place]
 
@@ -34,19 +34,19 @@ class LayerMoments(ABC):
 
     @abstractmethod
     def add_cotangents(self, layers: Layers) -> None:
-        """Add some of their cotangents to B."""
+        """Add some cotangents of these samples to B."""
 
     @abstractmethod
     def factors(self, n: int) -> list[tuple[Operator, Operator]]:
-        """For each block its left and right Kronecker factor, as means over n samples; to be asked for once."""
+        """For each block, its left and right Kronecker factors as means over n samples. Uses up the sums."""
 
     @abstractmethod
     def rotated_squares(self, layers: Layers, bases: list[tuple[Basis, Basis]]) -> list[Tensor]:
-        """For each block Σ_nm (Q_Lᵀ J Q_R)², the second moments of the Jacobian in a Kronecker basis."""
+        """For each block, Σ_nm (Q_Lᵀ J Q_R)²: the squares of the Jacobian in a Kronecker basis."""
 
 
 class OuterMoments(LayerMoments):
-    """Linear layers and convolutions: rows are output units, columns inputs, the bias the last column."""
+    """Linear layers and convolutions: rows are output units, columns are inputs, the last column is the bias."""
 
     def __init__(self, space: Space, weight: str, layer: Outer, bias: str | None, sharing: str, *, thin: bool) -> None:
         self.weight, self.bias, self.sharing = weight, bias, sharing
@@ -78,7 +78,7 @@ class OuterMoments(LayerMoments):
         return list(zip(self.B.operators(1 / n), self.A.operators(1 / self.locations), strict=True))
 
     def rows_or_lower(self, b: float | Tensor, a: float) -> tuple[Float[Tensor, "G _ O"], Float[Tensor, "G _ J"]]:
-        """b times the sum of B, and a times the mean of A over locations, of all blocks; the sums are given away."""
+        """For all blocks, b times the sum B and a times the mean A over locations. Uses up the sums."""
         return self.B.rows_or_lower(b), self.A.rows_or_lower(a / self.locations)
 
     def rotated_squares(self, layers: Layers, bases: list[tuple[Basis, Basis]]) -> list[Tensor]:
@@ -95,7 +95,7 @@ class OuterMoments(LayerMoments):
 
 
 class LookupMoments(LayerMoments):
-    """Embeddings: the input is a unit vector, its second moment diagonal: how often each row but padding is read."""
+    """Embeddings: inputs are unit vectors, so A is diagonal and counts how often each row except padding is read."""
 
     def __init__(self, space: Space, weight: str, layer: Lookup) -> None:
         self.weight = weight
@@ -106,7 +106,7 @@ class LookupMoments(LayerMoments):
     def add_inputs(self, layers: Layers) -> None:
         layer = _expect(layers[self.weight], Lookup, self.weight)
         self.counts += torch.bincount(layer.index.flatten(), minlength=len(self.counts)).to(self.counts)
-        if layer.padding is not None:  # no derivative, so no location
+        if layer.padding is not None:  # it has no derivative, so it does not count as a location
             self.counts[layer.padding] = 0
 
     def add_cotangents(self, layers: Layers) -> None:
@@ -134,9 +134,9 @@ def with_ones(a: Float[Tensor, "N G S I"]) -> Float[Tensor, "N G S J"]:
 
 
 def add_locations(moment: Moment, t: Float[Tensor, "G B S X"], rows: Callable[[], Float[Tensor, "G R X"]]) -> None:
-    """Add all rows, t[g, b, s, :], to the moment.
+    """Add all rows t[g, b, s, :], which `rows` returns as (G, R, X), to the moment.
 
-    Where locations are many and the rows short, one small product for each sample beats a long thin one.
+    With many locations and short rows, one small product per b is faster than one product of all rows.
     """
     if t.shape[2] >= 8 * t.shape[3]:
         moment.add_matrix((t.mT @ t).sum(1))
@@ -145,7 +145,7 @@ def add_locations(moment: Moment, t: Float[Tensor, "G B S X"], rows: Callable[[]
 
 
 def input_rows(a: Float[Tensor, "N G S I"]) -> Float[Tensor, "G R I"]:
-    """One row for each sample and location, without a copy for patches as convolutions store them."""
+    """One row for each sample and location; without a copy in the memory layout of patches."""
     if a.stride(3) == 1:
         return a.transpose(0, 1).reshape(a.shape[1], -1, a.shape[3])
     return a.permute(1, 3, 0, 2).reshape(a.shape[1], a.shape[3], -1).transpose(1, 2)
@@ -160,7 +160,7 @@ def cotangent_rows(d: Float[Tensor, "N G C S O"]) -> Float[Tensor, "G R O"]:
 
 
 def _stacked(d: Float[Tensor, "N G C S O"]) -> Float[Tensor, "G R S O"]:
-    """Those of all samples and outputs, in the order in which they are stored."""
+    """Cotangents with samples and outputs on one axis, in the order in which they are stored."""
     return d.permute(1, *_stored(d), 3, 4).flatten(1, 2)
 
 

@@ -1,4 +1,4 @@
-"""The Fisher matrix as the rows that span it."""
+"""The Fisher matrix as the rows that span it: F = RᵀR."""
 
 from __future__ import annotations
 

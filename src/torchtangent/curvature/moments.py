@@ -1,4 +1,4 @@
-"""Sums of outer products Σ r rᵀ, kept as their rows while these are few."""
+"""Sums of outer products Σ r rᵀ, kept as the rows r while these are few."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torchtangent.operators.symmetric import add_gram, reflect
 
 
 class Moment:
-    """Σ_r r rᵀ for rows of length n; G groups have one each.
+    """Σ_r r rᵀ over rows r of length n, one such sum for each of G groups.
 
-    While there are at most n/2 rows (one group), the rows themselves are the smaller and the better form: the
-    matrix then has low rank, and its eigenvectors cost R²n instead of n³.
+    With one group and at most n/2 rows, the rows themselves are kept: they are smaller than the matrix, which has low
+    rank, and its eigenvectors cost R²n instead of n³ for R rows.
     """
 
     def __init__(self, thin: bool = True) -> None:
@@ -25,7 +25,7 @@ class Moment:
     def add(self, rows: Float[Tensor, "G R I"]) -> None:
         G, R, I = rows.shape
         if self.thin and self.total is None and G == 1 and sum(map(len, self.rows)) + R <= I // 2:
-            self.rows.append(rows[0].clone())  # they may be the user's inputs, of which a loader refills the buffer
+            self.rows.append(rows[0].clone())  # they may be views of inputs, and a loader may reuse its buffer
             return
         total = self._matrix(rows)
         if G == 1:
@@ -38,7 +38,7 @@ class Moment:
         self._matrix(product).add_(product)
 
     def _matrix(self, like: Float[Tensor, "G _ I"]) -> Float[Tensor, "G I I"]:
-        """The sum as a matrix (its lower triangle); rows that were kept go into it."""
+        """The sum as a matrix, of which only the lower triangle is filled; rows kept so far are added to it."""
         if self.total is None:
             self.total = like.new_zeros(like.shape[0], like.shape[2], like.shape[2])
         for old in self.rows:
@@ -47,14 +47,14 @@ class Moment:
         return self.total
 
     def rows_or_lower(self, scale: float | Tensor) -> Float[Tensor, "G _ I"]:
-        """`scale` times the sum: the rows r of which it is Σ r rᵀ, or itself, of which the lower triangle counts."""
+        """`scale` times the sum: either its rows r or, once it is a matrix, its lower triangle. Uses up the sum."""
         if self.total is None:
             return (torch.cat(self.rows) * scale**0.5).unsqueeze(0)
         return self.total.mul_(scale)
 
     def operators(self, scale: float) -> list[Operator]:
-        """`scale` times the sum, one operator for each group; the sum is given away."""
-        found = self.rows_or_lower(scale)
+        """`scale` times the sum, as one operator per group. Uses up the sum."""
+        scaled = self.rows_or_lower(scale)
         if self.total is None:
-            return [LowRankOperator(found[0])]
-        return [DenseOperator(reflect(matrix)) for matrix in found]
+            return [LowRankOperator(scaled[0])]
+        return [DenseOperator(reflect(matrix)) for matrix in scaled]

@@ -1,4 +1,4 @@
-"""The diagonal and the interaction of each bias with its row of weights."""
+"""The diagonal, and the entries between each bias and its row of weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class QuasiDiagonal(Representation):
     """For each unit o of a layer: diag over (w_o, b_o), and the entries between b_o and its weights w_o.
 
     Ollivier (2015), *Riemannian metrics for neural networks*. The matrix of a unit is an arrowhead and may be
-    indefinite. Modules that are not just a weight and a bias keep their diagonal.
+    indefinite. For modules that do not have exactly a weight and a bias, only the diagonal is kept.
     """
 
     def start(self, scope: Scope) -> Accumulator:
@@ -48,7 +48,7 @@ class ArrowheadSum(Accumulator):
         self.space, self.weight, self.bias = space, weight, bias
         self.segments: list[Segment] = []
         self.sums: list[Tensor] = []
-        self.diagonal: DiagonalSum | None = None  # instead, if the rows of the weight are not the units of the bias
+        self.diagonal: DiagonalSum | None = None  # used instead if the weight has no row for each entry of the bias
 
     def update(self, layers: Layers) -> None:
         weight, bias = layers[self.weight], layers[self.bias]
@@ -85,7 +85,7 @@ class ArrowheadSum(Accumulator):
 
 
 def _has_rows_for(weight: LayerJacobian, bias: LayerJacobian) -> bool:
-    """Whether the weight, as a matrix, has a row for each entry of the bias, and there are some."""
+    """Whether the weight, as a matrix, has a row for each entry of the bias (which is not empty)."""
     if not bias.shape.numel():
         return False
     if isinstance(weight, Outer):
@@ -96,7 +96,7 @@ def _has_rows_for(weight: LayerJacobian, bias: LayerJacobian) -> bool:
 
 
 def _squares(weight: LayerJacobian, bias: LayerJacobian) -> Float[Tensor, "O I"]:
-    """Σ_nc J_w², a row for each unit."""
+    """Σ_nc J_w², with a row for each unit."""
     if isinstance(weight, Outer):
         return weight.square_sum_matrix().flatten(0, 1)
     if isinstance(weight, Dense) and weight.order:

@@ -1,4 +1,4 @@
-"""What every representation of a Fisher matrix provides, and how several are mixed."""
+"""The interface of representations of a Fisher matrix, and how several are mixed."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ Blocks = list[tuple[Place, Operator]]
 class Accumulator(ABC):
     """Sums over the data for some of the parameters; normalization is in `finish` and nowhere else."""
 
-    sweeps = 1  # how often it needs to see the data
+    sweeps = 1  # how many passes over the data it needs
 
     @abstractmethod
     def update(self, layers: Layers) -> None:
         """Add the layer Jacobians of some samples."""
 
     def again(self, layers: Layers) -> None:
-        """Add those of other cotangents of the same samples; what depends on samples alone was counted by `update`."""
+        """Add those of further cotangents of the same samples. What depends on samples alone is not added again."""
         self.update(layers)
 
     def end_sweep(self) -> None:  # noqa: B027 (most need only one)
-        """Called after each sweep over the data."""
+        """Called after each pass over the data."""
 
     @abstractmethod
     def finish(self, n: int) -> Blocks:
-        """The operators of all blocks, as means over the n samples."""
+        """The operator of each block, as a mean over the n samples."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """The parameters that a representation is asked for.
+    """The parameters that a representation is to cover.
 
     Args:
-        space: All parameters.
-        names: Those in question.
-        tied: Those that stand in several places of the model.
+        space: The space of all parameters.
+        names: The parameters to cover.
+        tied: Parameters that several modules share.
     """
 
     space: Space
@@ -51,14 +51,14 @@ class Scope:
     tied: Set[str]
 
     def modules(self) -> dict[str, list[str]]:
-        """Names grouped by the module that holds them; a tied parameter is a group of its own."""
+        """The names, grouped by the module that holds them; a tied parameter is a group of its own."""
         groups: dict[str, list[str]] = {}
         for name in self.names:
             groups.setdefault(name if name in self.tied else module_of(name), []).append(name)
         return groups
 
     def part(self, names: Sequence[str]) -> Scope:
-        """The same for some of the names."""
+        """The same scope with only some of the names."""
         return replace(self, names=names)
 
 
@@ -67,14 +67,14 @@ class Representation(ABC):
 
     @abstractmethod
     def start(self, scope: Scope) -> Accumulator:
-        """An empty sum for some parameters."""
+        """An empty accumulator for the parameters in scope."""
 
 
 Choice = type[Representation] | Representation | Mapping[str, type[Representation] | Representation]
 
 
 def resolve(choice: Choice) -> Representation:
-    """A representation from a class, an instance or a mapping of name patterns."""
+    """The representation given by a class, an instance or a mapping from name patterns."""
     if isinstance(choice, Mapping):
         return Mixed({pattern: resolve(r) for pattern, r in choice.items()})
     if isinstance(choice, type) and issubclass(choice, Representation):
@@ -87,7 +87,7 @@ def resolve(choice: Choice) -> Representation:
 
 @dataclass(frozen=True)
 class Mixed(Representation):
-    """Different representations for different modules: the first pattern that matches decides."""
+    """Different representations for different modules; the first pattern that matches applies."""
 
     parts: Mapping[str, Representation]
 
@@ -146,6 +146,6 @@ def module_of(name: str) -> str:
 
 
 def in_a_row(space: Space, names: Sequence[str]) -> Place:
-    """The place of some parameters, flattened one after the other."""
+    """The place of some parameters, each flattened, one after the other."""
     sizes = {name: shape.numel() for name, shape in zip(space.names, space.shapes, strict=True)}
     return Place(tuple(Segment(space.offsets[name], (1, sizes[name]), (0, 1)) for name in names))

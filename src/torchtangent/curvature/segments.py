@@ -1,4 +1,4 @@
-"""How a weight is read as a matrix with one row for each unit of its layer."""
+"""A weight as a matrix with one row for each unit of its layer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torchtangent.operators import Segment, Space
 
 
 def matrix_segments(space: Space, name: str, layer: LayerJacobian, units: int) -> list[Segment]:
-    """The segments (units, inputs) of a weight: one, or one for each group of a convolution."""
+    """The segments of a weight, each a matrix (units, inputs): one, or one per group of a convolution."""
     start, numel = space.offsets[name], layer.shape.numel()
     if not (isinstance(layer, Outer | Dense) and layer.order):
         return [Segment(start, (units, numel // units), (0, 1))]

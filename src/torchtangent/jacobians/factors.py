@@ -4,9 +4,9 @@ A parameter that a layer uses at locations s contributes
 
     J[n,c] = Σ_s  d[n,c,s] ∘ a[n,s],        d = ∂ f_c(x_n) / ∂ y   (the cotangent),
 
-where ∘ is an outer product (`Outer`: linear layers and convolutions), a product entry by entry (`Scale`: norm
-layers and every bias), or a row of a table (`Lookup`: embeddings). `Dense` is J itself. A representation of the
-Fisher matrix or of the kernel is a contraction of these pairs; forming J is the last resort.
+where ∘ is an outer product (`Outer`: linear layers and convolutions), an entrywise product (`Scale`: norm layers and
+every bias), or the choice of a row in a table (`Lookup`: embeddings). `Dense` is J itself. Fisher matrices and kernels
+are contractions of these pairs; forming J is the last resort.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from torchtangent.jacobians.patches import Patches
 from torchtangent.jacobians.squares import sum_of_squares
 from torchtangent.operators.product import product
 
-_CHUNK_BYTES = {"cpu": 1 << 24, "cuda": 1 << 30}  # working set of a contraction: a cache, or enough to fill a GPU
-_LARGE_CONVOLUTION = 1 << 23  # multiplications for J of a sample: fewer take less time than the call
+_CHUNK_BYTES = {"cpu": 1 << 24, "cuda": 1 << 30}  # working set of a contraction: fits a CPU's cache, or fills a GPU
+_LARGE_CONVOLUTION = 1 << 23  # multiplications for the J of one sample; fewer take less time than the call itself
 
 
 class LayerJacobian(ABC):
@@ -65,11 +65,11 @@ class LayerJacobian(ABC):
 
     @abstractmethod
     def magnitude(self) -> LayerJacobian:
-        """The same with |a| and |d|: bounds the size of the terms that cancel in J."""
+        """The same with |a| and |d|: a bound on the size of terms that may cancel in J."""
 
     @abstractmethod
     def mass(self) -> Float[Tensor, " N"]:
-        """Σ |terms of J| of each sample: zero if and only if all of them are."""
+        """For each sample, the sum of the magnitudes of all terms of J: zero only if all terms are."""
 
     @abstractmethod
     def regroup(self, n: int) -> LayerJacobian:
@@ -80,8 +80,8 @@ class LayerJacobian(ABC):
 class Outer(LayerJacobian):
     """J[n,c] = Σ_s d[n,c,s,:] ⊗ a[n,s,:] for a weight read as G matrices (O, I).
 
-    G groups of a convolution are G independent pairs. `source` is the layer's input and `locate` reads the
-    locations off it: patches of a convolution are formed when they are needed and not kept.
+    The G groups of a convolution are G independent pairs (a, d). `source` is the layer's input, and a = locate(source):
+    patches of a convolution are formed when they are needed, and not kept.
     """
 
     source: Tensor
@@ -89,8 +89,8 @@ class Outer(LayerJacobian):
     d: Float[Tensor, "N G C S O"]
     shape: torch.Size
     order: tuple[int, ...]  # the axes of one group's weight in matrix order: first O, then those of I
-    origin: tuple[int, ...] = ()  # the recorded uses behind d; a bias with the same ones shares its cotangents
-    starts: tuple[int, ...] = (0,)  # the row at which each begins: d is zero for those that it has no part in
+    origin: tuple[int, ...] = ()  # the recorded uses that d comes from; a bias with the same origin shares d
+    starts: tuple[int, ...] = (0,)  # for each use, the first row of the weight that it reads; d is zero in other rows
 
     @property
     def a(self) -> Float[Tensor, "N G S I"]:
@@ -98,7 +98,7 @@ class Outer(LayerJacobian):
 
     @property
     def a_by_sample(self) -> Float[Tensor, "N G S I"]:
-        """a, stored for products sample by sample."""
+        """a, in the memory layout for one product per sample."""
         return self.locate.by_sample(self.source) if isinstance(self.locate, Patches) else self.a
 
     @property
@@ -115,13 +115,13 @@ class Outer(LayerJacobian):
         return self.source.shape[3] if self.locate is _here else self.shape.numel() // (self.groups * self.d.shape[4])
 
     def chunks(self, bytes_per_sample: int, most: Mapping[str, int] = _CHUNK_BYTES) -> Iterator[Outer]:
-        """Pieces of a few samples each, so that `bytes_per_sample` times their number stays small."""
+        """Pieces of so few samples that `bytes_per_sample` times their number stays below `most` for the device."""
         step = max(1, most.get(self.d.device.type, 1 << 24) // max(1, bytes_per_sample))
         for i in range(0, self.samples, step):
             yield replace(self, source=self.source[i : i + step], d=self.d[i : i + step])
 
     def form(self) -> Float[Tensor, "N G C O I"]:
-        """J in matrix form, one product per sample and group with the outputs side by side."""
+        """J in matrix form, by one product per sample and group, with the outputs side by side."""
         N, G, C, S, O = self.d.shape
         if isinstance(self.locate, Patches) and self._many_locations():
             d = self.d.transpose(3, 4).reshape(N, C * O, *self.locate.places(self.source.shape[2:]))
@@ -133,7 +133,7 @@ class Outer(LayerJacobian):
         return product(d, a.reshape(N * G, S, -1)).view(N, G, C, O, -1)
 
     def _many_locations(self) -> bool:
-        """Whether patches would be so much larger than J that a CPU takes longer to copy than to multiply them."""
+        """Whether patches are so much larger than J that a CPU would take longer to copy them than to multiply."""
         _, G, C, S, O = self.d.shape
         large = C * S * self.shape.numel() >= _LARGE_CONVOLUTION
         return G == 1 and S >= 4 * C * O and large and self.d.device.type == "cpu" and self.d.dtype == torch.float32
@@ -162,7 +162,7 @@ class Outer(LayerJacobian):
         return self.at(_fold(self.a, n, 2), _fold(self.d, n, 3))
 
     def at(self, a: Float[Tensor, "N G S I"], d: Float[Tensor, "N G C S O"]) -> Outer:
-        """The same weight with other factors, already located."""
+        """The same weight with other factors, where a is given directly."""
         return replace(self, source=a, locate=_here, d=d)
 
 
@@ -174,7 +174,7 @@ class Scale(LayerJacobian):
     d: Float[Tensor, "N C S K"]
     shape: torch.Size
     origin: tuple[int, ...] = ()
-    starts: tuple[int, ...] = (0,)  # as of `Outer`
+    starts: tuple[int, ...] = (0,)  # as in `Outer`
 
     @property
     def outputs(self) -> int:
@@ -220,7 +220,7 @@ class Lookup(LayerJacobian):
         return self.d.shape[1]
 
     def rows(self) -> tuple[Int[Tensor, "U"], Int[Tensor, "U"], Float[Tensor, "U C O"]]:
-        """Sample, table row and its Jacobian for every row that a sample touches; a row read twice is summed."""
+        """The sample, the table row and the Jacobian of every row that a sample reads; repeated reads are summed."""
         N, C, S, O = self.d.shape
         sample = torch.arange(N, device=self.index.device)[:, None]
         key, place = torch.unique(sample * self.shape[0] + self.index, return_inverse=True)
@@ -254,7 +254,7 @@ class Lookup(LayerJacobian):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dense(LayerJacobian):
-    """J itself, where nothing better is known. `groups` and `order` say how a weight is a matrix, as in `Outer`."""
+    """J itself, if no factors are known. `groups` and `order` say how to read a weight as matrices, as in `Outer`."""
 
     d: Float[Tensor, "N C *P"]
     shape: torch.Size
@@ -262,7 +262,7 @@ class Dense(LayerJacobian):
     order: tuple[int, ...] = ()
 
     def matrix(self) -> Float[Tensor, "N C O I"]:
-        """J with a row for each unit of the layer."""
+        """J with the weight as a matrix that has a row for each unit of the layer."""
         order = self.order or tuple(range(len(self.shape)))
         return as_matrices(self.d, self.groups, order).flatten(2, 3)
 
@@ -291,17 +291,17 @@ class Dense(LayerJacobian):
 
 
 def outer(a: Float[Tensor, "N S I"], d: Float[Tensor, "N C S O"], shape: torch.Size) -> Outer:
-    """An `Outer` with one group whose locations are already formed."""
+    """An `Outer` with one group and a given directly."""
     return Outer(a.unsqueeze(1), _here, d.unsqueeze(1), shape, tuple(range(len(shape))))
 
 
 def zero(n: int, c: int, like: Tensor) -> Scale:
-    """The Jacobian of a parameter that took no part in the output: a sum over no locations."""
+    """The Jacobian of a parameter that the output does not depend on: a sum over no locations."""
     return Scale(None, like.new_zeros(n, c, 0, like.numel()), like.shape)
 
 
 def is_bias_of(bias: LayerJacobian, weight: LayerJacobian) -> bool:
-    """Whether a bias has the cotangents of a weight, entry by row."""
+    """Whether a bias shares the cotangents of a weight: its entry o has those of row o."""
     if not (isinstance(bias, Scale) and bias.x is None and isinstance(weight, Outer)):
         return False
     together = () != bias.origin == weight.origin and bias.starts == weight.starts
@@ -309,7 +309,7 @@ def is_bias_of(bias: LayerJacobian, weight: LayerJacobian) -> bool:
 
 
 def merge(uses: Sequence[LayerJacobian]) -> LayerJacobian:
-    """The Jacobian of a parameter used several times: locations side by side where the uses are alike."""
+    """The Jacobian of a parameter used several times: uses of one kind are joined along locations, others summed."""
     if len(uses) == 1:
         return uses[0]
     outers = [u for u in uses if isinstance(u, Outer)]

@@ -1,4 +1,4 @@
-"""Jacobians of parameters that no rule covers: torch.func, or a loop over samples. Exact for every module."""
+"""Jacobians of parameters that no rule covers, by torch.func or a loop over samples. Exact for every module."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def vectorized(
         f: The model as a function of a batch of one sample and of parameters by id, returning (1, *out).
         params: The parameters to differentiate with respect to.
         x: A batch of N samples.
-        cotangents: What to pull back.
+        cotangents: The cotangents to pull back.
     """
     values = {id(p): p.detach() for p in params.values()}
 
@@ -40,23 +40,24 @@ def vectorized(
     axes = (_axes(batched), 1)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")
-        found = torch.func.vmap(one, in_dims=axes)(x, cotangents)
+        J = torch.func.vmap(one, in_dims=axes)(x, cotangents)
     c, n = cotangents.shape[:2]
     for name, p in params.items():
-        if found[id(p)].shape != (n, c, *p.shape):  # torch's own rule for PReLU is wrong
+        if J[id(p)].shape != (n, c, *p.shape):  # torch's own rule for PReLU is wrong
             raise RuntimeError(f"the derivative of {name} has a wrong shape")
-    return {name: Dense(wide(found[id(p)]), p.shape) for name, p in params.items()}
+    return {name: Dense(wide(J[id(p)]), p.shape) for name, p in params.items()}
 
 
 def looped(
     f: Function, params: Mapping[str, Tensor], x: Inputs, cotangents: Float[Tensor, "C N *out"]
 ) -> dict[str, LayerJacobian]:
-    """The same one sample at a time, with plain autograd: for models that `vmap` cannot take.
+    """The same one sample at a time, with plain autograd, for models that `vmap` cannot handle.
 
-    With the parameters themselves, which a model may reach in ways that nothing can replace: in a hook, for instance.
+    It differentiates with respect to the parameters themselves, not replacements: a model may use them in ways that
+    cannot be replaced, such as in a hook.
     """
     c, n = cotangents.shape[:2]
-    found = {name: wide(p.detach()).new_zeros(n, c, *p.shape) for name, p in params.items()}
+    J = {name: wide(p.detach()).new_zeros(n, c, *p.shape) for name, p in params.items()}
     for i in range(n):
         out = f(take(x, slice(i, i + 1)), {})
         for j in range(c):
@@ -65,12 +66,12 @@ def looped(
             )
             for name, grad in zip(params, grads, strict=True):
                 if grad is not None:
-                    found[name][i, j] = grad
-    return {name: Dense(found[name], p.shape) for name, p in params.items()}
+                    J[name][i, j] = grad
+    return {name: Dense(J[name], p.shape) for name, p in params.items()}
 
 
 def _axes(batched: Any) -> Any:
-    """vmap's `in_dims`: 0 for per-sample tensors, None for everything that is passed along."""
+    """vmap's `in_dims`: 0 for tensors with samples, None for all other arguments."""
     if isinstance(batched, dict):
         return {k: 0 if type(v) is int else None for k, v in batched.items()}
     if isinstance(batched, tuple):

@@ -13,14 +13,14 @@ from torch import Tensor
 if TYPE_CHECKING:
     from torch.autograd.graph import Node
 else:
-    Node = object  # scripted models have nodes that torch itself does not count as such
+    Node = object  # the nodes of scripted models are not instances of torch's Node
 
 
 _WITH_INDEX = {f"{name}Backward0" for name in ("Embedding", "Gather", "Index", "IndexAdd", "IndexSelect", "ScatterAdd")}
 
 
 class User(NamedTuple):
-    """A node that uses something: as which of its arguments, and which result of what it uses."""
+    """A node that uses a result of another: `result` is its number there, `argument` its position here."""
 
     node: Node
     argument: int
@@ -28,17 +28,17 @@ class User(NamedTuple):
 
 
 class Graph:
-    """All nodes behind f.
+    """All nodes that f was computed by.
 
     Args:
         f: The result.
-        inputs: Tensors behind which nothing is looked at.
+        inputs: Tensors at which the search stops.
 
     Attributes:
-        nodes: Those that are no leaves.
-        leaves: Tensors that gradients accumulate in.
+        nodes: All nodes except leaves.
+        leaves: The tensors that gradients accumulate in.
         samples: The size of f's first axis.
-        users: Who uses a node, or a leaf (by its id).
+        users: The users of each node, or of each leaf (by its id).
     """
 
     def __init__(self, f: Tensor, inputs: Iterable[Tensor] = ()) -> None:
@@ -64,45 +64,46 @@ class Graph:
 
     @cached_property
     def of_leaves(self) -> set[Node]:
-        """Nodes whose result is made of leaves alone: no other tensor, no index, and not once for each sample."""
+        """Nodes whose result depends on leaves alone: no other tensor, no index, and no repetition for each sample."""
         others = [node for node in self.nodes if not all(before for before, _ in node.next_functions)]
         others += [node for node in self.nodes if type(node).__name__ in _WITH_INDEX]
         repeats = [node for node in self.nodes if type(node).__name__ in ("ExpandBackward0", "RepeatBackward0")]
         others += [node for node in repeats if shape_of(node)[:1] == (self.samples,)]
-        found = self.nodes - set(others)
+        alone = self.nodes - set(others)
         while others:
-            after = {user.node for user in self.users.get(others.pop(), ())} & found
-            found -= after
+            after = {user.node for user in self.users.get(others.pop(), ())} & alone
+            alone -= after
             others.extend(after)
-        return found
+        return alone
 
     def saved_bytes(self, without: Iterable[Tensor]) -> int:
-        """Bytes that were saved for the backward pass, beside some tensors such as parameters."""
+        """Bytes saved for the backward pass, not counting some tensors such as parameters."""
         known = {t.data_ptr() for t in without}
         saved = {t.data_ptr(): t.nbytes for node in self.nodes for t in _saved_by(node)}
         return sum(size for address, size in saved.items() if address not in known)
 
 
 def shape_of(node: Any) -> torch.Size:
-    """Of a node's result, the first one."""
+    """The shape of a node's first result."""
     return torch.Size(node._input_metadata[0].shape)
 
 
 def signed(number: int) -> int:
-    """Nodes show negative numbers as those of an unsigned type."""
+    """A number saved by a node, with its sign: nodes show negative ones as unsigned."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def _saved_by(node: Node) -> Iterator[Tensor]:
-    for name in _places(type(node)):
+    """The tensors that a node saved for the backward pass."""
+    for name in _saved_names(type(node)):
         try:
-            found = getattr(node, name)
-        except RuntimeError:  # overwritten since, which is an error only for those who need it
+            saved = getattr(node, name)
+        except RuntimeError:  # overwritten in place since: an error only if it is needed
             continue
-        yield from (t for t in (found if isinstance(found, tuple | list) else [found]) if isinstance(t, Tensor))
+        yield from (t for t in (saved if isinstance(saved, tuple | list) else [saved]) if isinstance(t, Tensor))
 
 
 @cache
-def _places(kind: type[Node]) -> tuple[str, ...]:
-    """Where a kind of node has what it saved; `saved_tensors` is that of a Function in Python."""
+def _saved_names(kind: type[Node]) -> tuple[str, ...]:
+    """The attributes in which a kind of node has what it saved; custom Functions have `saved_tensors`."""
     return tuple(name for name in dir(kind) if name.startswith("_saved_") or name == "saved_tensors")

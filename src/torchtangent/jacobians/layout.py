@@ -1,10 +1,10 @@
-"""Where the samples are in the tensors of a graph, as far as its operations tell.
+"""Where the samples are in the tensors of a graph, as far as its operations determine it.
 
-Entry i of a tensor, counted row by row, is that of sample (i // stride) % n. The stride of the outputs (N, *out) is the
-size of one; that of (T, N, features), where tokens come first, is the number of features. From there backward, each
-operation says in which axis of its argument samples are, given the axis of its result. Only those are known here that
-never bring one entry of that axis to the place of another, whatever the data is. Behind all others samples may be
-anywhere, and have to be looked for (see rows.py).
+Entry i of a tensor, in row-major order, belongs to sample (i // stride) % n. For the outputs (N, *out) the stride is
+the size of one output; for (T, N, features), with tokens first, it is the number of features. Starting from the outputs
+and going backward, a rule for each operation says which axis of its argument holds the samples, given that axis of its
+result. There are rules only for operations that never move an entry along that axis, whatever the data. Before any
+other operation samples may be anywhere, and have to be found by trial (see rows.py).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from torchtangent.jacobians.graph import Graph, Node, signed
 Shape = Sequence[int]
 Rule = Callable[[Any, int, int, Shape, Shape], int | None]
 
-SHARED = -1  # instead of a stride: the same entries for all samples, as positions that are added to every one
+SHARED = -1  # instead of a stride: all samples share the entries, as with positions that are added to each of them
 
 
 def find_strides(f: Tensor, graph: Graph) -> dict[tuple[Node, int], int]:
-    """The stride of samples in each result of each node behind f (N, ...), `SHARED`, or 0 where it is not known.
+    """For each result of each node that f (N, ...) depends on: the stride of samples, `SHARED`, or 0 if unknown.
 
-    Entries that no output depends on may be counted to any sample. What is made of leaves alone is the same for all.
+    Entries that no output depends on may be assigned to any sample. What depends on leaves alone is shared.
     """
     n, root = len(f), f.grad_fn
     found = {} if root is None else {(root, f.output_nr): f.numel() // n}
@@ -52,7 +52,7 @@ def find_strides(f: Tensor, graph: Graph) -> dict[tuple[Node, int], int]:
 
 
 def inner_axis(stride: int, size: int, rows: int, n: int) -> bool | None:
-    """Are n samples, with a stride in a tensor of a size, the inner axis of its rows? None: neither that nor the outer.
+    """Whether n samples with a stride are the inner axis of a tensor's rows (True), the outer one (False), or neither.
 
     >>> inner_axis(5, 60, rows=12, n=3), inner_axis(20, 60, rows=12, n=3), inner_axis(10, 60, rows=12, n=3)
     (True, False, None)
@@ -63,7 +63,7 @@ def inner_axis(stride: int, size: int, rows: int, n: int) -> bool | None:
 
 
 def _step(rule: Rule | None, node: Node, argument: int, before: Shape, after: Shape, stride: int, n: int) -> int:
-    """The stride of an argument, given that of a result. Behind what is the same for all samples everything is."""
+    """The stride in an argument, given that in a result. What a shared result depends on is shared as well."""
     if stride == SHARED:
         return SHARED
     if rule is None or stride == 0:
@@ -75,7 +75,7 @@ def _step(rule: Rule | None, node: Node, argument: int, before: Shape, after: Sh
         return 0
     try:
         own = rule(node, argument, axis, before, after)
-    except AttributeError:  # what was saved has another name
+    except AttributeError:  # this version of torch uses another name for what was saved
         return 0
     if own is not None and (own < 0 or (rule is _each and before[own] == 1 != after[axis])):
         return SHARED
@@ -85,7 +85,7 @@ def _step(rule: Rule | None, node: Node, argument: int, before: Shape, after: Sh
 
 
 def _locate(shape: Shape, stride: int, n: int) -> tuple[int | None, int]:
-    """The axis that has all samples (None: several have), and how many of its entries in a row are one sample's."""
+    """The axis that holds the samples (None if it is not a single one), and how many consecutive entries each has."""
     inner = 1
     for axis in reversed(range(len(shape))):
         outer = inner * shape[axis]
@@ -96,74 +96,76 @@ def _locate(shape: Shape, stride: int, n: int) -> tuple[int | None, int]:
 
 
 def reordered(stride: int, shape: Shape, order: Sequence[int], n: int) -> int:
-    """The stride of samples after axes were brought into another order; 0 where it is not known."""
+    """The stride of samples after a permutation of the axes; 0 if it is unknown."""
     axis, together = _locate(shape, stride, n) if stride > 0 else (None, 0)
     return 0 if axis is None else together * prod(shape[i] for i in order[order.index(axis) + 1 :])
 
 
-# Of an operation: the axis of an argument that an axis of the result is made of, entry by entry; None if there is none,
-# and a negative one if all of the argument goes into each entry.
+# A rule returns the axis of an argument that an axis of the result is made from, entry by entry; None if there is none,
+# and a negative number if all entries along the result's axis depend on the argument in the same way.
 
 
 def _view(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> None:
-    """The same entries in the same order."""
+    """The same entries in the same order: the stride stays."""
 
 
 def _each(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int:
-    """Entry by entry, with missing axes in front; one that is repeated has another size."""
+    """Entry by entry, with broadcasting: leading axes may be missing, and a repeated axis has another size."""
     return axis - (len(after) - len(before))
 
 
 def _same(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int:
-    """With more or fewer entries in an axis, or one more axis behind."""
+    """The same axes; one may have fewer or more entries, or a last one be added."""
     return axis
 
 
 def _first(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
-    """What is done with each entry of the first axis on its own, by the same weights."""
+    """Each entry of the first axis is treated on its own, with the same weights."""
     return -min(argument, 1) if axis == 0 else None
 
 
 def _firsts(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
-    """The same for three: queries, keys and values, or the gates and the state of a cell. A mask or a bias is added."""
+    """The same for three arguments (queries, keys, values; or gates and state of a cell); a mask or bias is added."""
     return (0 if argument < 3 else _each(node, argument, axis, before, after)) if axis == 0 else None
 
 
 def _leading(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
-    """Normalized over the last axes, and scaled in the same way in all others."""
+    """Normalized over the last axes, with the same weights along all others."""
     if axis >= len(after) - len(node._saved_normalized_shape):
         return None
     return axis if argument == 0 else -1
 
 
 def _batch_norm(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
-    """Channels, or everything that is normalized by what was known before."""
+    """Channels or, with running statistics instead of those of the batch, any axis."""
     if argument > 0:
         return None if axis == 1 else -1
     return axis if axis == 1 or not node._saved_training else None
 
 
 def _product(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
-    """Rows of the first matrix, columns of the second, or which of many."""
+    """Rows of the first matrix, columns of the second, or the batch axis of both."""
     return axis if axis in ((0, len(after) - 2) if argument == 0 else (len(after) - 3, len(after) - 1)) else None
 
 
 def _added_product(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
+    """A tensor plus a matrix product."""
     rule = _product if argument else _each
     return rule(node, argument - 1, axis, before, after)
 
 
 def _vector_product(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
+    """A matrix times a vector."""
     return axis if argument == 0 else None
 
 
 def _along(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
-    """What is done along some axes and keeps the others."""
+    """Operations along some axes that keep the others."""
     return None if axis in _axes(node, len(before)) else axis
 
 
 def _reduced(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int:
-    """Without some axes, or with one entry in them."""
+    """Reductions: some axes are gone, or have one entry."""
     if node._saved_keepdim:
         return axis
     gone = _axes(node, len(before))
@@ -171,7 +173,7 @@ def _reduced(node: Any, argument: int, axis: int, before: Shape, after: Shape) -
 
 
 def _part(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int:
-    """At one place of an axis."""
+    """One place along an axis, which is then gone."""
     (gone,) = _axes(node, len(before))
     return axis + (axis >= gone)
 
@@ -195,19 +197,19 @@ def _transposed(node: Any, argument: int, axis: int, before: Shape, after: Shape
 
 
 def _padded(node: Any, argument: int, axis: int, before: Shape, after: Shape) -> int | None:
-    """The last axes first, at both ends; cut where it is negative."""
+    """Padding, given from the last axis to the first, for both ends; only axes that it leaves alone are known."""
     return None if any(node._saved_pad[2 * (len(before) - 1 - axis) :][:2]) else axis
 
 
 def _axes(node: Any, dims: int) -> set[int]:
-    """What a node was told to work along; without any it is all."""
+    """The axes that a node works along; all of them if it was given none."""
     saved = node._saved_dims if hasattr(node, "_saved_dims") else node._saved_dim
     given = saved if isinstance(saved, tuple) else () if saved is None else (saved,)
     return {signed(axis) % dims for axis in given} or set(range(dims))
 
 
 def _named(rule: Rule, names: str, numbers: Sequence[int] = (0,)) -> dict[str, Rule]:
-    """Torch numbers the ways to call an operation."""
+    """One rule for several operations; torch numbers the variants of each."""
     return {f"{name}Backward{number}": rule for name in names.split() for number in numbers}
 
 

@@ -1,6 +1,6 @@
-"""A weight of a linear map as G matrices (O, I), and back: a group of a convolution is a map of its own channels.
+"""The weight of a linear map as G matrices (O, I), one for each group of a convolution, and back.
 
-`order` is that of the axes of one group's weight in its matrix: first the one of O, then those of I.
+`order` lists the axes of one group's weight as they appear in its matrix: first that of O, then those of I.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from torch import Tensor
 
 
 def transposed_order(dims: int) -> tuple[int, ...]:
-    """That of a transposed convolution, whose weight has inputs first."""
+    """The order of a transposed convolution, whose weight has its input channels first."""
     return (1, 0, *range(2, dims))
 
 
 def as_matrices(t: Tensor, groups: int, order: Sequence[int]) -> Float[Tensor, "*lead G O I"]:
-    """The weight, or what has its shape after some leading axes, as matrices.
+    """A weight, or a tensor that has its shape after some leading axes, as matrices.
 
     >>> import torch
     >>> as_matrices(torch.zeros(7, 8, 2, 3, 3), 4, transposed_order(4)).shape
@@ -43,7 +43,7 @@ def as_weight(matrices: Float[Tensor, "*lead G O I"], shape: Sequence[int], orde
 
 
 def _group(shape: Sequence[int], groups: int) -> tuple[int, ...]:
-    """The shape of one group: a stretch of the weight's first axis."""
+    """The shape of one group, which is a slice of the weight's first axis."""
     return (shape[0] // groups, *shape[1:])
 
 
@@ -52,5 +52,5 @@ def _in_order(order: Sequence[int]) -> bool:
 
 
 def _behind(lead: int, order: Sequence[int]) -> list[int]:
-    """The order of all axes if `lead` more come first, and stay."""
+    """The order of all axes, with `lead` leading ones that stay in place."""
     return [*range(lead), *(lead + i for i in order)]

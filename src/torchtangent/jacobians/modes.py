@@ -1,4 +1,4 @@
-"""The state that a model has to be in: without wrappers, and in a mode in which per-sample derivatives are defined."""
+"""The state a model must be in: without wrappers, and in a mode in which per-sample derivatives are defined."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
     """The network itself, out of `torch.compile`, `DataParallel` and `DistributedDataParallel`.
 
     Compiled code has no second derivatives and hides its layers from hooks; the others split or synchronize batches.
-    The parameters are the same ones, and their names are without "_orig_mod." and "module.".
+    The parameters stay the same, and their names lose the prefixes "_orig_mod." and "module.".
 
     >>> list(dict(unwrapped(nn.DataParallel(nn.Linear(2, 1))).named_parameters()))
     ['weight', 'bias']
@@ -39,9 +39,9 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def in_eval(model: nn.Module, names: Set[str]) -> Iterator[None]:
-    """Every module in eval mode, the named parameters differentiable, autocast off; afterwards all is as before.
+    """Inside, every module is in eval mode, the named parameters require gradients and autocast is off.
 
-    Flags are set one by one: `model.eval()` runs whatever modules override it with, and has no inverse.
+    Afterwards all is as before. Flags are set one by one, because modules may override `eval()`, which has no inverse.
     """
     modes = [(module, module.training) for module in model.modules()]
     flags = [(p, p.requires_grad) for name, p in model.named_parameters() if name in names]
@@ -49,7 +49,7 @@ def in_eval(model: nn.Module, names: Set[str]) -> Iterator[None]:
         for module, _ in modes:
             module.training = False
         for p, _ in flags:
-            p.requires_grad_(True)  # one that was frozen meanwhile still counts
+            p.requires_grad_(True)  # even if it was frozen in the meantime
         with no_autocast():
             yield
     finally:
@@ -60,7 +60,7 @@ def in_eval(model: nn.Module, names: Set[str]) -> Iterator[None]:
 
 
 def is_finite(network: Network, params: Mapping[str, Tensor], x: Inputs) -> bool:
-    """Whether the outputs for a batch and the gradient of their sum are."""
+    """Whether the outputs for a batch and the gradient of their sum are finite."""
     with network.undisturbed():
         f = network(x)
     gradient = pull_back(f, params, torch.ones_like(f))
@@ -68,7 +68,7 @@ def is_finite(network: Network, params: Mapping[str, Tensor], x: Inputs) -> bool
 
 
 def check_autograd(model: nn.Module) -> None:
-    """Raise where autograd records nothing."""
+    """Raise if autograd would record nothing."""
     if torch.is_inference_mode_enabled():
         raise RuntimeError(
             "Inside torch.inference_mode() nothing can be differentiated. Leave it for this call "
@@ -83,7 +83,7 @@ def check_autograd(model: nn.Module) -> None:
 
 
 def _saw_nothing(module: nn.Module) -> bool:
-    """Whether a BatchNorm in eval mode has the running statistics that it was made with."""
+    """Whether this is a BatchNorm in eval mode that still has its initial running statistics."""
     if not isinstance(module, _BatchNorm) or module.training or module.running_mean is None:
         return False
     mean, variance = module.running_mean, module.running_var

@@ -1,7 +1,7 @@
-"""What a parameter does in one operation of autograd's graph, and how its Jacobian is made of what that saved.
+"""What a parameter does in one operation of autograd's graph, and its Jacobian from what the operation saved.
 
-One function for each kind of node that is known, under its name in autograd: `ROLES` are uses of a parameter, `VIEWS`
-what a view or a copy of it is.
+There is one function for each known kind of node, under its name in autograd: `ROLES` for operations that use a
+parameter, `VIEWS` for those whose result is a view or a copy of it.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from torchtangent.jacobians.rules import NoRule
 
 @dataclass(frozen=True, eq=False)
 class Role:
-    """One parameter in an operation whose output is rows of a width.
+    """The part of one parameter in an operation whose output consists of rows, each `width` long.
 
     Args:
-        make: x of each row and d, (rows, C, 1, width), to the Jacobian of the rows.
-        width: Of a row.
-        read: From the operation's node to what the parameter meets, if it matters.
-        axes: How many of its last axes belong to a row.
-        order: The axes of the operation's output with those of a row last, where they are not.
-        x: What was read.
+        make: Maps x, row by row, and d, (rows, C, 1, width), to the Jacobian of the rows.
+        width: The length of a row.
+        read: Maps the operation's node to x, the other argument that the Jacobian depends on, if any.
+        axes: How many of the last axes of x belong to a row.
+        order: A permutation of the output's axes that puts those of a row last; empty if they are.
+        x: The result of `read`.
         factor: A number that the parameter is multiplied by.
-        made: If it is not the parameter itself, but what the graph made of it: the place of that, and the parameter.
+        made: If a tensor computed from the parameter takes part instead of the parameter itself: the place of that
+            tensor in the graph, and the parameter.
     """
 
     make: Callable[[Any, Tensor], LayerJacobian]
@@ -45,7 +46,7 @@ class Role:
     made: tuple[GradientEdge, Tensor] | None = None
 
     def by_row(self, rows: int, dtype: torch.dtype) -> Tensor | None:
-        """What each row meets; numbers, but not indices, in the format of the cotangents (conjugate, if complex)."""
+        """x, row by row; numbers (not indices) in the dtype of the cotangents, and conjugated if complex."""
         if self.x is None:
             return None
         x = self.x.reshape(rows, *self.x.shape[self.x.dim() - self.axes :])
@@ -60,7 +61,7 @@ def _mm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
 
 
 def _bmm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
-    """y = x W as a batch of products, each with a weight of its own; often of one, which is what einsum makes of it."""
+    """y = x W as a batch of products, each with a weight of its own; einsum often makes it a batch of one."""
     if argument != 1:
         raise NoRule("a weight on the left")
     if len(view) == 1:
@@ -90,7 +91,7 @@ def _addmm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
 
 
 def _matrix(read: Callable[[Any], Tensor], view: Tensor, shape: torch.Size) -> Role:
-    """The view, (I, O), is the transposed weight, some of its rows, or the weight itself."""
+    """The view, (I, O), is the weight itself, its transpose, or some rows of it, transposed."""
     start, outputs = int(view.storage_offset()), view.shape[1]
     if len(shape) == 2 and _has_strides(view, (1, shape[1])) and view.shape[0] == shape[1] and start % shape[1] == 0:
         rows = start // shape[1]
@@ -110,7 +111,7 @@ def _matrix(read: Callable[[Any], Tensor], view: Tensor, shape: torch.Size) -> R
 
 
 def _has_strides(view: Tensor, strides: tuple[int, ...]) -> bool:
-    """An axis of one entry may have any."""
+    """Whether a view has these strides; an axis of one entry may have any."""
     return all(size == 1 or a == b for size, a, b in zip(view.shape, view.stride(), strides, strict=True))
 
 
@@ -125,7 +126,7 @@ def _sub(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
 
 
 def _shift(node: Any, _: int, view: Tensor, shape: torch.Size) -> Role:
-    """y = x + b, with b the same in every row; or b repeated."""
+    """y = x + b, with the same b in every row; or b itself, repeated."""
     order, start = _in_row(node, view), int(view.storage_offset())
 
     def make(x: None, d: Tensor) -> Scale:
@@ -135,7 +136,7 @@ def _shift(node: Any, _: int, view: Tensor, shape: torch.Size) -> Role:
 
 
 def _mul(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
-    """y = x ∘ w, with w the same in every row."""
+    """y = x ∘ w, with the same w in every row."""
     return _scale(node, view, shape, lambda node: node._saved_other if argument == 0 else node._saved_self)
 
 
@@ -148,7 +149,7 @@ def _addcmul(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
 
 
 def _scale(node: Any, view: Tensor, shape: torch.Size, read: Callable[[Any], Tensor]) -> Role:
-    """y = x ∘ w, with x as it is read from the node."""
+    """y = x ∘ w, with x read from the node."""
     order, start, size, width = _in_row(node, view), int(view.storage_offset()), shape.numel(), view.numel()
 
     def read_rows(node: Any) -> Tensor:
@@ -167,7 +168,7 @@ def _layer_norm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Ro
 
 
 def _group_norm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
-    """The same with w and b for each channel, normalized over groups of them."""
+    """The same with one w and b per channel, normalized over groups of channels."""
 
     def moments(node: Any) -> tuple[Tensor, Tensor]:
         x, groups = node._saved_input, node._saved_group
@@ -182,7 +183,7 @@ def _group_norm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Ro
 
 
 def _batch_norm(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
-    """The same, normalized by what was known before."""
+    """The same with one w and b per channel, normalized by running statistics."""
     if node._saved_training:
         raise NoRule("normalized over the batch")
 
@@ -211,7 +212,7 @@ def _norm(
 
 
 def _by_channel(node: Any, t: Tensor) -> Tensor:
-    """An entry for each channel, with an axis for each of those behind them."""
+    """One entry per channel, with axes of size 1 for all axes after that of the channels."""
     return t.reshape(-1, *[1] * (len(shape_of(node)) - 2))
 
 
@@ -236,7 +237,7 @@ def _convolution(node: Any, argument: int, view: Tensor, shape: torch.Size) -> R
 
 
 def _embedding(node: Any, _: int, view: Tensor, shape: torch.Size) -> Role:
-    """Rows of a table."""
+    """y = rows of a table."""
     if view.shape != shape or not view.is_contiguous() or node._saved_scale_grad_by_freq:
         raise NoRule("not a table")
     padding = signed(node._saved_padding_idx)
@@ -285,7 +286,7 @@ VIEWS: dict[str, Callable[[Any, Tensor], list[Tensor]]] = {
 
 
 def _cast(node: Any, t: Tensor) -> Tensor:
-    """In another format, as under autocast."""
+    """A copy in another dtype, as under autocast."""
     here, before = node._input_metadata[0], node.next_functions[0][0]._input_metadata[0]
     if here.device != before.device:
         raise NoRule("copied to another device")
@@ -299,7 +300,7 @@ def _sliced(node: Any, t: Tensor) -> Tensor:
 
 
 def _in_row(node: Any, view: Tensor) -> tuple[int, ...]:
-    """The axes of an operation's output with the view's own last, if they are not; it is the same for all others."""
+    """A permutation that puts the view's own axes last in the output, empty if they are; other axes repeat the view."""
     shape = shape_of(node)
     sizes = (*[1] * (len(shape) - view.dim()), *view.shape)
     if not view.is_contiguous() or len(sizes) > len(shape):
@@ -312,5 +313,5 @@ def _in_row(node: Any, view: Tensor) -> tuple[int, ...]:
 
 
 def _padded(t: Tensor, start: int, size: int) -> Tensor:
-    """The last axis as a part of a longer one."""
+    """The last axis, padded with zeros to `size`, beginning at `start`."""
     return t if t.shape[-1] == size else nn.functional.pad(t, (start, size - start - t.shape[-1]))

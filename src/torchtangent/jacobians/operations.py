@@ -1,8 +1,8 @@
-"""Operations of autograd's graph that a parameter takes part in.
+"""The operations of autograd's graph in which a parameter takes part.
 
-The kinds of nodes that are known are in nodes.py; views of a parameter, copies of them and products with a number are
-followed. So is what the graph makes of a parameter without the samples, as a normalized weight or rows of a table of
-positions: a use of it has a Jacobian like any other, which is then pulled back to the parameter itself.
+The known kinds of nodes are in nodes.py. Views of a parameter, copies and products with a number are followed. So are
+tensors that the graph computes from a parameter without the samples, such as a normalized weight or rows of a table of
+positions: their uses have Jacobians like any other, which are then pulled back to the parameter itself.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from torchtangent.jacobians.nodes import ROLES, VIEWS, Role
 from torchtangent.jacobians.rows import outward
 from torchtangent.jacobians.rules import NoRule
 
-_SMALL_MAP = 1 << 14  # entries of a matrix that multiplies in less time than a backward pass takes for each row
+_SMALL_MAP = 1 << 14  # most entries of a matrix with which to multiply is faster than a backward pass per row
 
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """What an operation does with parameters: its output, with its axes in an `order`, is `rows` of a `width`.
+    """An operation with parameters: its output, with its axes permuted by `order`, has the shape (rows, width).
 
-    It knows no node of the graph but those that make something of a parameter.
+    It holds no node of the graph, except those that compute something from a parameter.
     """
 
     rows: int
@@ -42,7 +42,7 @@ class Operation:
     order: tuple[int, ...] = ()
 
     def filled(self, node: Any) -> Operation:
-        """The same with what its node saved. A checkpoint computes that again, so only a backward pass should ask."""
+        """The same with each role's x, as its node saved it. A checkpoint recomputes it, so ask only if needed."""
         roles = {k: replace(role, x=role.read(node).detach()) if role.read else role for k, role in self.roles.items()}
         return replace(self, roles=roles)
 
@@ -54,31 +54,31 @@ class Operation:
 
     @property
     def made(self) -> int:
-        """How many numbers were made of parameters for it."""
+        """The size of all tensors computed from parameters that it uses."""
         return sum(shape_at(role.made[0]).numel() for role in self.roles.values() if role.made)
 
     def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
-        """The Jacobians of its parameters (see `Use.factors`)."""
+        """The Jacobians of its parameters; see `Use.factors`."""
         if self.rows == 0 or self.rows % n:
             raise NoRule(f"{self.rows} rows for {n} samples")
         rows = self.by_row(d)
         rows = (outward(rows, n) if inner else rows).unsqueeze(2)
-        found = {}
+        jacobians = {}
         for name, role in self.roles.items():
             x = role.by_row(self.rows, d.dtype)
             jacobian = role.make(outward(x, n) if inner and x is not None else x, rows)
             jacobian = (jacobian if role.factor == 1 else _times(jacobian, role.factor)).regroup(n)
-            found[name] = _behind(jacobian, *role.made) if role.made else jacobian
-        return found
+            jacobians[name] = _behind(jacobian, *role.made) if role.made else jacobian
+        return jacobians
 
 
 def find_operations(
     graph: Graph, params: Mapping[str, Tensor], strides: Mapping[tuple[Node, int], int] | None = None
 ) -> tuple[list[tuple[Node, Operation]], set[str]]:
-    """All uses of some parameters in a graph, still without what they meet, and those that have others than are known.
+    """All operations in a graph that use some parameters, not yet `filled`; and the parameters with unknown uses.
 
-    An operation may be there twice, once for each width and order of what it does. Only with the strides of samples
-    (see layout.py) is it known what the graph makes of a parameter without them.
+    An operation may appear twice, if its parameters differ in width or order. Tensors that are computed from a
+    parameter without the samples are only recognized if the strides of samples (see layout.py) are given.
     """
     found: dict[tuple[Node, int, tuple[int, ...]], dict[str, Role]] = defaultdict(dict)
     unknown = set()
@@ -103,37 +103,37 @@ def find_operations(
     return operations, unknown
 
 
-_UNKNOWN = (NoRule, RuntimeError, AttributeError, ZeroDivisionError)  # also: what was saved has another name
+_UNKNOWN = (NoRule, RuntimeError, AttributeError, ZeroDivisionError)  # AttributeError: torch renamed what it saved
 
 
 class _Made:
-    """A parameter, or what was made of it, and which part of that a tensor is: a view, times a factor."""
+    """A view, times a factor, of a parameter or of a tensor computed from it (at `place` in the graph)."""
 
     def __init__(
         self, shape: torch.Size, view: Tensor | None = None, factor: float = 1.0, place: GradientEdge | None = None
     ) -> None:
         self.shape, self.factor, self.place = shape, factor, place
-        # As good as the tensor itself, to see what a view of it is.
+        # A meta tensor shows the shape, strides and offset of a view as well as the tensor itself would.
         self.view = torch.empty(shape, device="meta") if view is None else view
 
     def seen(self, views: list[Tensor], factor: float = 1.0) -> list[_Made]:
-        """Views of it."""
+        """Views of this view, times a further factor."""
         return [_Made(self.shape, view, self.factor * factor, self.place) for view in views]
 
 
 def _twice(roles: list[tuple[Node, Role]]) -> bool:
-    """Whether an operation is there more than once."""
+    """Whether a node appears more than once."""
     return len({node for node, _ in roles}) < len(roles)
 
 
 class _Search:
-    """The operations that a parameter takes part in.
+    """The search for all operations in which a parameter takes part.
 
     Args:
-        graph: Where to look.
+        graph: The graph to search.
         p: The parameter.
-        strides: Of samples, if they are known.
-        views: Whether views are followed as such. If not they are tensors of their own, like all that is made of it.
+        strides: The strides of samples, if they are known.
+        views: Whether views are followed as such, or treated as new tensors, like all that is computed from p.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class _Search:
         self.begun: set[Node] = set()
 
     def roles(self, key: Node | int, results: list[_Made]) -> Iterator[tuple[Node, Role]]:
-        """Those behind a leaf or a node with these results."""
+        """The roles in all users of a leaf, or of a node with these results."""
         for node, argument, result in self.graph.users[key]:
             made = results[result]
             if made.view.numel() == 0:
@@ -153,7 +153,7 @@ class _Search:
             except _UNKNOWN:
                 if not self._without_samples(node):
                     raise
-                if node not in self.begun:  # whichever way it was reached, all of them lead back
+                if node not in self.begun:  # once is enough: a backward pass from here follows all paths to p
                     self.begun.add(node)
                     yield from self.roles(node, self._results(node))
                 continue
@@ -163,7 +163,7 @@ class _Search:
                 yield from self.roles(node, step)
 
     def _step(self, node: Node, argument: int, made: _Made, place: GradientEdge | None) -> Role | list[_Made]:
-        """What a node does with something: its role, or views of it."""
+        """What a node does with one of its arguments: the argument's role, or views of it if the result is one."""
         kind, number = type(node).__name__, _number(node, argument, made.view)
         if self.views and number is not None:
             return made.seen([made.view], number)
@@ -176,7 +176,7 @@ class _Search:
         except _UNKNOWN:
             if place is None or self.strides is None:
                 raise
-            return self._role(node, argument, _Made(shape_at(place), place=place))  # the view as a tensor of its own
+            return self._role(node, argument, _Made(shape_at(place), place=place))  # take the view as a new tensor
 
     def _role(self, node: Node, argument: int, made: _Made) -> Role:
         role = ROLES[type(node).__name__](node, argument, made.view, made.shape)
@@ -186,12 +186,12 @@ class _Search:
         return replace(role, factor=role.factor * made.factor, made=origin)
 
     def _strides_of(self, node: Node) -> set[int]:
-        """The strides of samples in a node's results; none without strides."""
+        """The strides of samples in a node's results; empty if strides are not known."""
         strides = self.strides
         return set() if strides is None else {strides.get((node, i), 0) for i, _ in enumerate(node._input_metadata)}
 
     def _without_samples(self, node: Node) -> bool:
-        """Whether samples may have no place in a node's results."""
+        """Whether a node's results may be independent of the samples: no stride is known for them."""
         return self.strides is not None and max(self._strides_of(node)) <= 0
 
     def _results(self, node: Node) -> list[_Made]:
@@ -200,14 +200,14 @@ class _Search:
 
 
 def shape_at(place: GradientEdge) -> torch.Size:
-    """Of what is at a place in the graph."""
+    """The shape of the tensor at a place in the graph."""
     return torch.Size(place.node._input_metadata[place.output_nr].shape)
 
 
 def _behind(jacobian: LayerJacobian, place: GradientEdge, p: Tensor) -> Dense:
-    """The Jacobian of a parameter, from that of what the graph made of it at a place.
+    """The Jacobian of a parameter p, from that of a tensor that the graph computed from it.
 
-    If that is small, the matrix of its own derivatives takes less time than to pull every cotangent back.
+    If both are small, forming ∂(tensor)/∂p and multiplying by it is faster than pulling every row back.
     """
     J = jacobian.flat().unflatten(2, shape_at(place)) if shape_at(place) else jacobian.flat().squeeze(2)
     if J.dtype != place.node._input_metadata[place.output_nr].dtype:
@@ -219,17 +219,17 @@ def _behind(jacobian: LayerJacobian, place: GradientEdge, p: Tensor) -> Dense:
     with undisturbed(), warnings.catch_warnings():
         warnings.filterwarnings("error", message="There is a performance drop")
         try:
-            (found,) = torch.autograd.grad(place, p, d, retain_graph=True, is_grads_batched=True)
+            (pulled,) = torch.autograd.grad(place, p, d, retain_graph=True, is_grads_batched=True)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, UserWarning) as error:
             raise NoRule(str(error)) from None
-    found = J.reshape(n * c, size) @ found.reshape(size, -1) if by_unit else found
-    return Dense(found.view(n, c, *p.shape), p.shape)
+    pulled = J.reshape(n * c, size) @ pulled.reshape(size, -1) if by_unit else pulled
+    return Dense(pulled.view(n, c, *p.shape), p.shape)
 
 
 def _number(node: Any, argument: int, view: Tensor) -> float | None:
-    """What a node multiplies a view of a parameter by, if that is a number and all that it does."""
+    """The number by which a node multiplies a view of a parameter, if that is all it does; else None."""
     kind = type(node).__name__
     if kind == "NegBackward0":
         return -1.0
@@ -244,7 +244,7 @@ def _number(node: Any, argument: int, view: Tensor) -> float | None:
 
 
 def _times(jacobian: LayerJacobian, factor: float) -> LayerJacobian:
-    """The Jacobian times a number. Cotangents stay as they are where a weight shares them with its bias."""
+    """The Jacobian times a number. Where a weight may share its cotangents with a bias, they stay as they are."""
     if isinstance(jacobian, Outer):
         return jacobian.at(jacobian.a * factor, jacobian.d)
     if isinstance(jacobian, Scale):
@@ -255,7 +255,7 @@ def _times(jacobian: LayerJacobian, factor: float) -> LayerJacobian:
 
 
 def _product_before(graph: Graph, node: Any, argument: int) -> Node | None:
-    """x W whose result nobody uses but the sum with b, and which has the same cotangents: there b meets its weight."""
+    """For a sum x W + b, the node of x W if nothing else uses it: both have the same cotangents, so b joins W there."""
     if type(node).__name__ != "AddBackward0" or node._saved_alpha != 1:
         return None
     before: Any = node.next_functions[1 - argument][0]
@@ -266,7 +266,7 @@ def _product_before(graph: Graph, node: Any, argument: int) -> Node | None:
 
 
 def _keeps_order(node: Any) -> bool:
-    """Whether a node gives the same entries in the same order; einsum also moves axes that have one."""
+    """Whether a node keeps all entries in order: a view, or a permutation that moves only axes of size 1 (einsum's)."""
     if type(node).__name__ != "PermuteBackward0":
         return type(node).__name__ in ("ViewBackward0", "UnsafeViewBackward0")
     shape = shape_of(node)

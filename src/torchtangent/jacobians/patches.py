@@ -1,4 +1,4 @@
-"""What the taps of a convolution see: patches of its input."""
+"""The patches of a convolution's input: what its taps read at each location."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Patches:
         taps: Kernel size.
         step: Stride.
         gap: Dilation.
-        pad: What is added before and after each axis, from the last axis to the first (as `F.pad` wants it).
-        mode: How it is filled: "zeros", "reflect", "replicate" or "circular".
+        pad: The padding before and after each axis, from the last axis to the first (as `F.pad` takes it).
+        mode: How the padding is filled: "zeros", "reflect", "replicate" or "circular".
         groups: Groups of channels.
     """
 
@@ -42,28 +42,28 @@ class Patches:
         return cls(module.kernel_size, module.stride, module.dilation, pad, module.padding_mode, module.groups)
 
     def padded(self, x: Float[Tensor, "N channels *size"]) -> Float[Tensor, "N channels *padded"]:
-        """The input with its border."""
+        """The input with its padding."""
         if not any(self.pad):
             return x
         return F.pad(x, self.pad, mode="constant" if self.mode == "zeros" else self.mode)
 
     def __call__(self, x: Float[Tensor, "N channels *size"]) -> Float[Tensor, "N G S I"]:
-        """The patches, by one copy of a strided view; stored as (G, I, N, S), for products over all samples."""
+        """The patches, as one copy of a strided view, stored as (G, I, N, S) for products over all samples at once."""
         view = self._view(x)
         S = math.prod(view.shape[-len(self.taps) :])
         a = view.movedim(0, 1 + len(self.taps)).reshape(self.groups, -1, len(x), S)
         return a.permute(2, 0, 3, 1)
 
     def by_sample(self, x: Float[Tensor, "N channels *size"]) -> Float[Tensor, "N G S I"]:
-        """The same, stored as (N, G, I, S), for products sample by sample."""
+        """The same, stored as (N, G, I, S) for one product per sample."""
         view = self._view(x)
         S = math.prod(view.shape[-len(self.taps) :])
         return view.reshape(len(x), self.groups, -1, S).transpose(2, 3)
 
     def channels_last(self, x: Float[Tensor, "N *size channels"]) -> Float[Tensor, "N S I"]:
-        """The patches in one group of an input with its channels last; I is in the order taps, channels.
+        """The patches, for one group, of an input with its channels last; I is in the order taps, channels.
 
-        Channels that stand side by side are copied several at a time.
+        Adjacent channels are copied several at a time, as 64-bit integers.
         """
         x = self.padded(x.movedim(-1, 1)).movedim(1, -1).contiguous()
         many = max(1, 8 // x.element_size())
@@ -76,31 +76,31 @@ class Patches:
             (outer, *map(operator.mul, inner, self.step), *map(operator.mul, inner, self.gap), one),
         )
         S = math.prod(view.shape[1 : 1 + len(size)])
-        return view.reshape(n, S, -1).contiguous().view(x.dtype)  # it may be a view, of pixels that are apart
+        return view.reshape(n, S, -1).contiguous().view(x.dtype)  # `reshape` may give a view with gaps
 
     def weight_gradients(
         self, x: Float[Tensor, "N channels *size"], d: Float[Tensor, "N X *places"]
     ) -> Float[Tensor, "N X I"]:
-        """Σ_s d[n,:,s] ⊗ a[n,s] in one group, sample by sample as torch computes gradients, without patches."""
+        """Σ_s d[n,:,s] ⊗ a[n,s] for one group, without patches: by torch's gradient of a weight, sample by sample."""
         before, after = self.pad[-2::-2], self.pad[::-2]
         inside = before == after and self.mode == "zeros"
         x, pad = (x, before) if inside else (self.padded(x), (0,) * len(self.taps))
         weight = d.new_empty(d.shape[1], x.shape[1], *self.taps)
-        found = d.new_empty(len(x), d.shape[1], weight[0].numel())
-        for one, cotangent, place in zip(x.split(1), d.split(1), found, strict=True):
+        gradients = d.new_empty(len(x), d.shape[1], weight[0].numel())
+        for one, cotangent, place in zip(x.split(1), d.split(1), gradients, strict=True):
             _, gradient, _ = torch.ops.aten.convolution_backward(
                 cotangent, one, weight, None, self.step, pad, self.gap, False, (0,) * len(pad), 1, (False, True, False)
             )
             place.copy_(gradient.flatten(1))
-        return found
+        return gradients
 
     def places(self, size: Sequence[int]) -> tuple[int, ...]:
-        """How many locations an input of so many pixels has along each axis."""
+        """The number of locations along each axis for an (unpadded) input of this size."""
         padded = map(sum, zip(size, self.pad[-2::-2], self.pad[::-2], strict=True))
         return tuple(self._locations(n, axis) for axis, n in enumerate(padded))
 
     def _view(self, x: Float[Tensor, "N channels *size"]) -> Float[Tensor, "N channels *taps_places"]:
-        """The patches as a view of the input, with its border: sample, channel, taps, places."""
+        """The patches as a strided view of the padded input: (sample, channel, *taps, *places)."""
         x = self.padded(x).contiguous()
         inner = x.stride()[2:]
         return x.as_strided(
@@ -113,7 +113,7 @@ class Patches:
         )
 
     def windows(self, size: Sequence[int]) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
-        """For each tap the locations at which it sees a pixel of the (unpadded) input, and these pixels."""
+        """For each tap, the locations at which it reads a pixel of the (unpadded) input, and these pixels."""
         before, after = self.pad[-2::-2], self.pad[::-2]
         for tap in product(*(range(k) for k in self.taps)):
             locations, pixels = [], []
@@ -128,5 +128,5 @@ class Patches:
             yield tuple(locations), tuple(pixels)
 
     def _locations(self, padded: int, axis: int) -> int:
-        """How many output locations an axis of so many pixels has."""
+        """The number of locations along an axis of so many pixels, padding included."""
         return (padded - self.gap[axis] * (self.taps[axis] - 1) - 1) // self.step[axis] + 1

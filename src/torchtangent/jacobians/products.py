@@ -19,7 +19,7 @@ Way = Callable[[Capture, Inputs, Tangent, bool], tuple[Tensor, Tensor]]
 
 
 def pull(capture: Capture, x: Inputs, u: Float[Tensor, "N *out"], f: Float[Tensor, "N *out"] | None = None) -> Tangent:
-    """Jᵀu, parameter by parameter; a forward pass is saved where f(x) is there with its graph, which is used up."""
+    """Jᵀu, parameter by parameter. If f(x) is given with its graph, no forward pass is needed; the graph is used up."""
     with capture.network.undisturbed():
         if f is None or not f.requires_grad:
             f = capture.network(x)
@@ -30,17 +30,17 @@ def pull(capture: Capture, x: Inputs, u: Float[Tensor, "N *out"], f: Float[Tenso
 def push(
     capture: Capture, x: Inputs, v: Tangent, *, graph: bool = False
 ) -> tuple[Float[Tensor, "N *out"], Float[Tensor, "N *out"]]:
-    """f(x) and J v, by the first way that works for this model; f with its graph, if wanted and if the way has one.
+    """f(x) and J v, by the first way that works for this model; with `graph`, f keeps its graph if the way has one.
 
-    Forward mode is the fastest, but it lacks some layers, and it differs from reverse mode where a model says
-    `no_grad` or an embedding has a padding row. So the first product is held against the adjoint,
-    ⟨u, Jv⟩ = ⟨Jᵀu, v⟩, on a few samples. v is taken in the dtype of the parameters.
+    Forward mode is the fastest, but it does not support all layers, and it differs from reverse mode where a model uses
+    `no_grad` or an embedding has a padding row. So each way is first checked against the adjoint on a few samples:
+    ⟨u, Jv⟩ = ⟨Jᵀu, v⟩. v is converted to the dtype of the parameters.
     """
     v = {name: t.to(capture.params[name].dtype) for name, t in v.items()}
     few = take(x, slice(0, min(2, batch_size(x))))
     if capture.push is None:
         capture.push = _choose(capture, few)
-    if graph and capture.push_with_graph is None:  # which a checkpoint inside the model, say, does not allow
+    if graph and capture.push_with_graph is None:  # a checkpoint inside the model, for instance, does not allow it
         capture.push_with_graph = not _failure(capture.push, capture, few, graph=True)
     f, w = capture.push(capture, x, v, graph and bool(capture.push_with_graph))
     check_finite(f.detach())
@@ -48,7 +48,7 @@ def push(
 
 
 def _choose(capture: Capture, x: Inputs) -> Way:
-    """The first way that works."""
+    """The first way that works; warns if it is a slow one."""
     chosen = {id(p) for p in capture.params.values()}
     padding = any(has_padding(m) and id(m.weight) in chosen for m in capture.model.modules())
     failures: dict[Way, str] = {}
@@ -67,12 +67,12 @@ def _choose(capture: Capture, x: Inputs) -> Way:
 
 
 def has_padding(module: nn.Module) -> bool:
-    """Whether it is an embedding with a padding row: forward mode differentiates it, reverse mode does not."""
+    """Whether a module is an embedding with a padding row, which forward mode (wrongly) differentiates."""
     return isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.padding_idx is not None
 
 
 def _failure(way: Way, capture: Capture, x: Inputs, *, graph: bool = False) -> str:
-    """Why a way does not run, or is not the adjoint of `pull`; nothing if it does and is."""
+    """Why a way fails or is not the adjoint of `pull`; empty if it works."""
     try:
         adjoint = _adjoint(
             capture, lambda v: way(capture, x, v, graph), lambda f, u: pull(capture, x, u, f if graph else None)
@@ -98,12 +98,12 @@ def _adjoint(
 
 
 def noise(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Normal numbers, the same ones on every device."""
+    """Normal random numbers, the same on every device."""
     return torch.randn(like.shape, generator=generator, dtype=torch.float64, device="cpu").to(like)
 
 
 def is_adjoint(u: Tensor, w: Tensor, g: Mapping[str, Tensor], v: Mapping[str, Tensor], small: float) -> bool:
-    """Whether ⟨u, w⟩ = ⟨g, v⟩ up to a small part of them, as it is for w = J v and g = Jᵀu."""
+    """Whether ⟨u, w⟩ = ⟨g, v⟩, as for w = J v and g = Jᵀu, up to the fraction `small` of their terms."""
     products = wide(u.detach()) * wide(w.detach())
     terms = [float((wide(g[name].detach()) * wide(v[name].detach())).sum()) for name in g]
     size = float(products.norm()) + sum(map(abs, terms))
@@ -155,8 +155,8 @@ _SLOW: dict[Way, str] = {_twice_reverse: "two reverse passes", _by_layers: "one 
 class Replayed:
     """The model's derivative at a batch, kept: J v and Jᵀu without running the model again.
 
-    J v replays the traced tangent of the forward pass, Jᵀu the graph of the backward pass. Tracing costs some tenths of
-    a second, so it is for many products. Raises where torch cannot trace the model.
+    J v replays the traced tangent of the forward pass, Jᵀu the graph of the backward pass. Tracing takes some tenths of
+    a second, so it pays for many products. Raises if torch cannot trace the model.
     """
 
     def __init__(self, capture: Capture, x: Inputs) -> None:
@@ -188,18 +188,18 @@ class Replayed:
 
 
 def replayed(capture: Capture, x: Inputs) -> Replayed | None:
-    """`Replayed`, or None where torch cannot trace the model or its two halves are not adjoint."""
+    """`Replayed`, or None if torch cannot trace the model, or the trace is wrong."""
     try:
         kept = Replayed(capture, x)
         adjoint = _adjoint(capture, lambda v: (kept.outputs, kept.push(v)), lambda _, u: kept.pull(u))
         return kept if adjoint and _repeats(capture, kept) else None
-    except Exception:  # tracing fails in many ways; the plain products remain
+    except Exception:  # tracing fails in many ways, and is only a shortcut
         return None
 
 
 @float32_products()
 def _repeats(capture: Capture, kept: Replayed) -> bool:
-    """Whether J v is the same each time: not where the trace writes to what it keeps, as for operations in place."""
+    """Whether J v is the same each time. In-place operations can make a trace overwrite what it keeps."""
     generator = torch.Generator().manual_seed(1)
     v, other = ({name: noise(p.detach(), generator) for name, p in capture.params.items()} for _ in range(2))
     first = kept.push(v).clone()

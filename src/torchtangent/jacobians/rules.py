@@ -27,7 +27,7 @@ RULES: dict[type[nn.Module], Rule] = {}
 
 
 class NoRule(Exception):
-    """This use of the layer is not one that the rule describes; the fallback takes it."""
+    """A use of a parameter that no rule describes; it goes to the fallback."""
 
 
 def rule(*types: type[nn.Module]) -> Callable[[Rule], Rule]:
@@ -41,9 +41,9 @@ def rule(*types: type[nn.Module]) -> Callable[[Rule], Rule]:
 
 
 def row_axes(module: nn.Module, dims: int) -> int:
-    """How many of the `dims` axes of a layer's output, the first ones, it treats alike: all but those of its features.
+    """How many leading axes of a layer's output, of `dims` axes, are rows: all but those of its features.
 
-    One for other layers, and where there are no more.
+    At least one, and one for layers of other types.
     """
     if isinstance(module, nn.LayerNorm | nn.RMSNorm):
         return max(1, dims - len(module.normalized_shape))
@@ -89,7 +89,7 @@ def _convolution(
 
 
 def _spread(x: Tensor, module: _ConvTransposeNd, size: torch.Size) -> Tensor:
-    """What a transposed convolution's taps see at each output location, (N, G, S, I)."""
+    """What a transposed convolution's taps read at each output location, (N, G, S, I)."""
     N, channels = x.shape[:2]
     taps = math.prod(module.kernel_size)
     one_hot = torch.eye(taps, dtype=x.dtype, device=x.device).view(1, taps, *module.kernel_size)
@@ -159,7 +159,7 @@ def rms_norm(module: nn.RMSNorm, x: Tensor, d: Tensor) -> dict[str, LayerJacobia
 
 @rule(nn.PReLU)
 def prelu(module: nn.PReLU, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
-    """y = max(0, x) + w min(0, x), one w for all or one for each channel."""
+    """y = max(0, x) + w min(0, x), with one w for all or one per channel."""
     negative = x.clamp(max=0)
     if module.num_parameters > 1:
         return {"weight": _channel_scale(negative, d)["weight"]}
@@ -168,7 +168,7 @@ def prelu(module: nn.PReLU, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
 
 
 def _channel_scale(normal: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
-    """y = w x̂ + b with one w and b for each channel (axis 1 of the layer's input)."""
+    """y = w x̂ + b with one w and b per channel (axis 1 of the layer's input)."""
     if normal.dim() < 2:
         raise NoRule("an input without a sample axis")
     N, C, K = d.shape[:3]

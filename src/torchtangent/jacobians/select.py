@@ -26,7 +26,7 @@ def select(model: nn.Module, params: Params = None) -> dict[str, nn.Parameter]:
     >>> list(select(net, "2.*"))
     ['2.weight', '2.bias']
     """
-    with alone():  # in another thread the parameters may be replaced for a while
+    with alone():  # another thread may have replaced the parameters temporarily
         trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not trainable:
         raise ValueError(
@@ -72,5 +72,5 @@ def select(model: nn.Module, params: Params = None) -> dict[str, nn.Parameter]:
 
 
 def among(names: Container[str]) -> Callable[[str, nn.Parameter], bool]:
-    """Parameters of these names, as `params=` takes them: a choice that is made once, and holds for later calls."""
+    """A predicate for `params=` that chooses the parameters with these names, whatever later calls would select."""
     return lambda name, _: name in names

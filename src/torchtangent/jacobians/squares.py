@@ -1,4 +1,4 @@
-"""Sums of squared Jacobians of a weight, without more of J in memory than is squared at once."""
+"""Sums of squared Jacobians of a weight, with only a small part of J in memory at a time."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torchtangent.operators.product import add_products, product
 if TYPE_CHECKING:
     from torchtangent.jacobians.factors import Outer
 
-_IN_CACHE = 1 << 22  # bytes of J at a time, where it is formed on a CPU to be squared
-_MANY = 24  # outputs: the sum over so many is a matrix product, over fewer a loop
+_IN_CACHE = 1 << 22  # bytes of J at a time when a CPU forms and squares it
+_MANY = 24  # with at least so many outputs, sums over them are matrix products; with fewer, loops
 _WRITE_COST = 64  # multiplications that cost as much as writing, reading and squaring one entry of J
 
 
 def sum_of_squares(layer: Outer) -> Float[Tensor, "G O I"]:
     """Σ_nc J², in matrix form, by the cheapest of three ways.
 
-    Either expand the square, Σ_c (Σ_s d_cs a_s)² = Σ_{s≤t} (2 − δ_st) (Σ_c d_cs d_ct) (a_s a_t): one product over all
-    samples, with S(S+1)/2 multiplications an entry and nothing to write. With one location that is (Σ_c d²)ᵀ a². Or
-    form J (C·S multiplications an entry, and C entries to write), of some samples at once, or, where that of a sample
-    does not fit into a CPU's cache, of some rows of one.
+    The first expands the square, Σ_c (Σ_s d_cs a_s)² = Σ_{s≤t} (2 − δ_st) (Σ_c d_cs d_ct) (a_s a_t): one product over
+    all samples with S(S+1)/2 multiplications per entry of the result, and no J to write. With one location, this is
+    (Σ_c d²)ᵀ a². The others form J, with C·S multiplications and C numbers to write per entry: for some samples at a
+    time or, if the J of one sample does not fit into a CPU's cache, for some rows of one sample at a time.
     """
     (_, G, C, S, O), I = layer.d.shape, layer.columns
     total = layer.d.new_zeros(G, O, I)
@@ -49,7 +49,7 @@ def sum_of_squares(layer: Outer) -> Float[Tensor, "G O I"]:
 
 
 def _add_squares(total: Float[Tensor, "O I"], d: Float[Tensor, "OC S"], a: Float[Tensor, "S I"], c: int) -> None:
-    """Add Σ_c J² of one sample, with J = d a formed some rows at a time, which are summed in the cache."""
+    """total += Σ_c J² of one sample, where J = d a is formed some rows at a time, so that it stays in the cache."""
     rows = max(1, _IN_CACHE // (c * a.shape[1] * a.element_size()))
     for own, place in zip(d.split(rows * c), total.split(rows), strict=True):
         place += product(own, a).square_().view(-1, c, a.shape[1]).sum(1)
@@ -65,19 +65,19 @@ def _pairs(t: Float[Tensor, "N G C S X"]) -> Float[Tensor, "G pairs N X"]:
     G, S, _, N, X = t.shape
     if S > 1:
         t = t.contiguous()
-    found = t.new_empty(G, S * (S + 1) // 2, N, X)
+    sums = t.new_empty(G, S * (S + 1) // 2, N, X)
     start = 0
     for s in range(S):
-        block = found[:, start : start + S - s]
+        block = sums[:, start : start + S - s]
         torch.mul(t[:, s : s + 1, 0], t[:, s:, 0], out=block)
         for c in range(1, t.shape[2]):
             block.addcmul_(t[:, s : s + 1, c], t[:, s:, c])
         start += S - s
-    return found
+    return sums
 
 
 def _off_diagonal(S: int) -> tuple[slice, list[int]]:
-    """Where `_pairs` has s < r."""
+    """The index of the pairs s < r in the result of `_pairs`."""
     places: list[int] = []
     start = 0
     for s in range(S):

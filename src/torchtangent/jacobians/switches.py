@@ -1,4 +1,4 @@
-"""Settings of torch that belong to the whole process, made for a while and taken back."""
+"""Temporary changes to torch settings that apply to the whole process."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Switch = tuple[Callable[[], Any], Callable[[Any], None]]  # reads a value, write
 
 
 class Setting:
-    """Switches that several threads, or several calls in one another, may want at the same time.
+    """Switches that several threads, or nested calls, may want to set at the same time.
 
-    Whoever came last has them as they like, and the last one out turns them back to what they were before the first.
+    The values of whoever entered last apply, and when the last one leaves, those from before the first are restored.
     """
 
     def __init__(self, *switches: Switch) -> None:
         self._switches, self._lock = switches, threading.RLock()
-        self._wanted: dict[object, tuple[Any, ...]] = {}  # what was before, and then what each one inside wants
+        self._wanted: dict[object, tuple[Any, ...]] = {}  # first the original values, then those of each one inside
         self._made: tuple[Any, ...] = ()
 
     @contextmanager
     def at(self, *values: Any) -> Iterator[None]:
-        """With a value for each switch."""
+        """Inside, the switches have these values (unless someone enters later)."""
         own = object()
         try:
             with self._lock:
@@ -43,7 +43,7 @@ class Setting:
                     self._wanted.clear()
 
     def _turn(self) -> None:
-        """To what the last one wants."""
+        """Set the switches to the values of whoever entered last."""
         wanted = next(reversed(self._wanted.values()))
         if wanted != self._made:
             self._made = wanted
@@ -80,22 +80,22 @@ _cpu_precision = Setting(
 
 
 def plain_attention() -> AbstractContextManager[None]:
-    """Inside of it attention is computed with operations that have all derivatives."""
+    """Inside, attention is computed by operations that have all derivatives."""
     return _fused_attention.at(True, False, False, False, False)
 
 
 def plain_layers() -> AbstractContextManager[None]:
-    """Inside of it layers of attention do so, too, and not with one operation for all that they do."""
+    """Inside, transformer layers and `nn.MultiheadAttention` do not use a single fused operation."""
     return _fused_layers.at(False)
 
 
 def step_by_step() -> AbstractContextManager[None]:
-    """Inside of it recurrent layers compute with operations that autograd knows, not with one for all steps."""
+    """Inside, recurrent layers compute step by step, with operations that the graph shows, not with one for all."""
     return _fused_steps.at(False, False)
 
 
 @contextmanager
 def precision(matmul: str, convolution: str) -> Iterator[None]:
-    """Inside of it products of float32 on a GPU are in full precision ("ieee") or in "tf32"; on a CPU in full."""
+    """Inside, float32 products on a GPU are in full precision ("ieee") or in "tf32"; on a CPU always in full."""
     with _precision.at(matmul, convolution, convolution), _cpu_precision.at("ieee", "ieee", "ieee"):
         yield

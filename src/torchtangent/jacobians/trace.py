@@ -1,8 +1,8 @@
 """A recorded batch: cotangents of its outputs in, layer Jacobians out.
 
-Pulling cotangents back to the places that were recorded gives the factors (a, d) of each parameter. The graph itself
-says whether that is the whole story: a parameter that it uses more often than was recorded is read off the graph (see
-operations.py), or goes to the fallback.
+Pulling cotangents back to the recorded uses gives the factors (a, d) of each parameter. The graph shows whether the
+record is complete: a parameter that it uses more often than was recorded is read off the graph (see operations.py), or
+goes to the fallback.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torchtangent.jacobians.graph import Graph
 from torchtangent.jacobians.inputs import Inputs, wide
 from torchtangent.jacobians.layout import SHARED, find_strides
 from torchtangent.jacobians.matrices import transposed_order
-from torchtangent.jacobians.rows import Told
+from torchtangent.jacobians.rows import SampleFactors
 from torchtangent.jacobians.rules import NoRule
 from torchtangent.jacobians.uses import LayerUse, Use, read_graph
 from torchtangent.jacobians.verify import prove
@@ -36,8 +36,8 @@ from torchtangent.notice import listed
 if TYPE_CHECKING:
     from torchtangent.jacobians.capture import Capture
 
-_MANY = 32  # samples, and
-_LARGE = 1 << 20  # bytes of a cotangent at the largest layer, from which on a CPU is faster with one at a time
+_MANY = 32  # with at least so many samples, and
+_LARGE = 1 << 20  # bytes of one cotangent at the largest layer, a CPU is faster with one cotangent at a time
 
 
 class Trace:
@@ -51,14 +51,14 @@ class Trace:
         recorded = Counter(name for u in seen for name in u.params)
         used = {name: len(self.graph.users[id(p)]) for name, p in capture.params.items()}
         self.unused = [name for name, count in used.items() if count == 0]
-        # A parameter that the graph uses more often than layers did is read off the graph, all of its uses.
+        # If the graph uses a parameter more often than recorded layers do, all of its uses are read off the graph.
         more = {name for name, count in used.items() if count != recorded[name]} - capture.uncovered
         others, unknown = read_graph(
             self.graph, {name: p for name, p in capture.params.items() if name in more}, self._strides
         )
         self.uses: list[Use] = [u for u in (use.without(more) for use in seen) if u.params]
         self.uses += others
-        self.uses = [u for u in self.uses if u.shape.numel()]  # of nothing there is no derivative
+        self.uses = [u for u in self.uses if u.shape.numel()]  # an empty output has no derivative
         self.uncovered = (unknown - set(self.unused)) | capture.uncovered
         if len(self.unused) == len(capture.params):
             raise ValueError(
@@ -79,12 +79,12 @@ class Trace:
 
     @property
     def signature(self) -> tuple[tuple[object, float], ...]:
-        """Which layers were used, in which order, with how many rows for a sample: new ones are checked anew."""
+        """The uses, in order, each with its rows per sample. A batch with a new signature is checked again."""
         return tuple((u.key, u.rows / len(self.graph_outputs)) for u in self.uses)
 
     @cached_property
     def strides(self) -> list[int]:
-        """The stride of samples in the output of each use, or 0 where the graph does not tell (see layout.py)."""
+        """The stride of samples in the output of each use, or 0 if the graph does not determine it (see layout.py)."""
         return [self._stride(use) for use in self.uses]
 
     def _stride(self, use: Use) -> int:
@@ -92,7 +92,7 @@ class Trace:
 
     @property
     def doubtful(self) -> set[int]:
-        """Uses whose rows may be any sample's, and have to be looked at (see rows.py)."""
+        """The uses whose rows may belong to any sample, which has to be found by trial (see rows.py)."""
         n = len(self.graph_outputs)
         unknown = [i for i, stride in enumerate(self.strides) if n > 1 and not stride]
         return {i for i in unknown if self.uses[i].rows % n == 0 and not self.uncovered.issuperset(self.uses[i].params)}
@@ -107,7 +107,7 @@ class Trace:
         """Pull cotangents back to every parameter: factors by rules, the rest by the fallback.
 
         Returns:
-            For each parameter its Jacobian, with the cotangents in the place of the network's outputs.
+            The Jacobian of each parameter, with cotangents instead of network outputs on its axis C.
         """
         n, c = len(self.graph_outputs), len(cotangents)
         params = self.capture.params
@@ -118,7 +118,7 @@ class Trace:
                 continue
             try:
                 if inner is None:
-                    raise NoRule("rows that are no samples' in turn")
+                    raise NoRule("rows that are not grouped by sample")
                 factors = use.factors(d, n, inner=inner)
             except NoRule:
                 rest.update(use.params)
@@ -131,7 +131,7 @@ class Trace:
         if rest:
             found.update(self._fall_back(sorted(rest), cotangents))
             _orient(found, self.capture)
-            # Where it was not needed at the check, torch's rules for many samples at once are still to be checked.
+            # A fallback that the first check did not need still has to be checked.
             self.capture.unproven |= rest - self.capture.uncovered - set(self.unused)
         for name, p in params.items():
             if name not in found:
@@ -144,15 +144,15 @@ class Trace:
     def _pull_to_uses(self, cotangents: Float[Tensor, "C N *out"]) -> Iterator[tuple[Use, Tensor, bool | None]]:
         """Each use, the cotangents of its output, and whether samples are the inner axis of its rows (None: neither).
 
-        Where the graph does not tell, that is looked at, with every batch and all cotangents anew.
+        Where the graph does not determine the latter, it is found by trial, again for every batch and all cotangents.
         """
         n, c, doubtful = len(self.graph_outputs), len(cotangents), self.doubtful
         if doubtful:
             half = any(t.dtype in (torch.float16, torch.bfloat16) for t in (self.outputs, *(u.x for u in self.uses)))
-            told = Told(n, c, half=half)
-            cotangents = torch.cat([cotangents, told.cotangents(cotangents)])
+            factors = SampleFactors(n, c, half=half)
+            cotangents = torch.cat([cotangents, factors.cotangents(cotangents)])
         for i, (use, d) in enumerate(zip(self.uses, self._backward(cotangents), strict=True)):
-            inner = told.inner_axis(use.by_row(d)) if i in doubtful else use.inner(self.strides[i], n)
+            inner = factors.inner_axis(use.by_row(d)) if i in doubtful else use.inner(self.strides[i], n)
             yield use, d[:, :c], inner
 
     def _backward(self, cotangents: Float[Tensor, "C N *out"]) -> list[Tensor]:
@@ -162,23 +162,23 @@ class Trace:
         edges = [u.edge for u in self.uses]
         with self.capture.network.undisturbed():
             grads = self._all_at_once(edges, cotangents) or self._one_by_one(edges, cotangents)
-        found = [
+        pulled = [
             cotangents.new_zeros(u.shape[0], len(cotangents), *u.shape[1:]) if g is None else g.transpose(0, 1)
             for u, g in zip(self.uses, grads, strict=True)
         ]
-        # Sums tell, and are waited for once; only one that is not finite is looked into.
-        if found and not torch.isfinite(torch.stack([d.sum() for d in found])).all():
-            for use, d in zip(self.uses, found, strict=True):
+        # The sums of all tensors are checked with one synchronization; entries only if a sum is not finite.
+        if pulled and not torch.isfinite(torch.stack([d.sum() for d in pulled])).all():
+            for use, d in zip(self.uses, pulled, strict=True):
                 if not torch.isfinite(d).all():
                     names = ", ".join(use.params)
                     raise ValueError(
                         f"The derivative of the output with respect to the layer of {names} has NaN or infinity "
                         "although the output is finite (as √x has at 0)."
                     )
-        return [wide(d) for d in found]
+        return [wide(d) for d in pulled]
 
     def _all_at_once(self, edges: list[GradientEdge], cotangents: Tensor) -> Sequence[Tensor | None] | None:
-        """One backward pass with the cotangents as a further axis, or None where torch cannot vectorize it."""
+        """One backward pass with the cotangents as a further axis; None if torch cannot do it or a loop is faster."""
         if not self.capture.batched or len(cotangents) == 1 or self._loops(cotangents):
             return None
         with warnings.catch_warnings():
@@ -188,15 +188,15 @@ class Trace:
                     self.graph_outputs, edges, cotangents, retain_graph=True, allow_unused=True, is_grads_batched=True
                 )
             except torch.OutOfMemoryError:
-                raise  # with fewer samples it may do
+                raise  # the caller may try fewer samples
             except (RuntimeError, UserWarning):
                 self.capture.batched = False
                 return None
 
     def _loops(self, cotangents: Tensor) -> bool:
-        """Whether a backward pass for each cotangent is faster, as for many samples on a CPU with convolutions.
+        """Whether one backward pass per cotangent is faster, as for many samples on a CPU with convolutions.
 
-        torch then loops over the cotangents all the same, and copies what it finds into larger tensors at every step.
+        There, torch's vectorized pass loops over the cotangents itself, and copies into larger tensors at every step.
         """
         if cotangents.device.type != "cpu" or cotangents.shape[1] < _MANY:
             return False
@@ -208,17 +208,17 @@ class Trace:
         if len(cotangents) == 1:
             grads = torch.autograd.grad(self.graph_outputs, edges, cotangents[0], retain_graph=True, allow_unused=True)
             return [None if grad is None else grad.unsqueeze(0) for grad in grads]
-        found: list[Tensor | None] = [None] * len(edges)
+        buffers: list[Tensor | None] = [None] * len(edges)
         for i, u in enumerate(cotangents):
             grads = torch.autograd.grad(self.graph_outputs, edges, u, retain_graph=True, allow_unused=True)
             for j, grad in enumerate(grads):
                 if grad is not None:
-                    buffer = found[j]
-                    if buffer is None:  # by row, then cotangent: as products sample by sample read it
+                    buffer = buffers[j]
+                    if buffer is None:  # stored by row, then cotangent, as products for each sample read it
                         shape = (len(grad), len(cotangents), *grad.shape[1:])
-                        buffer = found[j] = grad.new_empty(shape).transpose(0, 1)
+                        buffer = buffers[j] = grad.new_empty(shape).transpose(0, 1)
                     buffer[i] = grad
-        return found
+        return buffers
 
     def gradient(self, u: Float[Tensor, "N *out"]) -> dict[str, Tensor]:
         """Jᵀu by autograd, parameter by parameter."""
@@ -226,6 +226,7 @@ class Trace:
             return pull_back(self.graph_outputs, self.capture.params, u, keep_graph=True)
 
     def _fall_back(self, names: list[str], cotangents: Tensor) -> dict[str, LayerJacobian]:
+        """The Jacobians of some parameters by the fallback: vectorized or, if that fails, in a loop over samples."""
         capture, f = self.capture, self.capture.network
         chosen = {name: capture.params[name] for name in names}
         with capture.network.undisturbed():
@@ -245,7 +246,7 @@ class Trace:
 
 
 def _orient(found: dict[str, LayerJacobian], capture: Capture) -> None:
-    """Note which axis of a weight counts the layer's units where it is not the first."""
+    """Set the order of axes for weights of transposed convolutions, whose units are not on the first axis."""
     names = {id(p): name for name, p in capture.params.items()}
     for module in capture.model.modules():
         if not isinstance(module, _ConvTransposeNd):

@@ -1,9 +1,9 @@
-"""Where a parameter meets a tensor: in a layer that has a rule, or in an operation that the graph remembers.
+"""The uses of a parameter: in a layer that has a rule, or in an operation of autograd's graph.
 
-A hook sees the layers. What none of them holds (attention's projections, class tokens, positions, the steps of an
-LSTM, a table that is also read as a matrix) stands in the graph that autograd keeps: the operation, and the tensor
-that it saved. Both say the same thing, which is all that is needed: what to pull cotangents back to, and what the
-Jacobian is when they arrive. What is read off the graph is checked like everything else (see verify.py).
+Hooks record the layers. Uses outside of them (the projections of attention, class tokens, positions, the steps of an
+LSTM, a table that is also used as a matrix) are in the graph: the operation, and the tensor that it saved. Either way a
+use says where cotangents are pulled back to, and what the Jacobian is, given these cotangents. What is read off the
+graph is checked like everything else (see verify.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torchtangent.jacobians.rules import RULES, NoRule, row_axes
 
 @dataclass(frozen=True, eq=False)
 class Use(ABC):
-    """One use of parameters: the input that they meet, and the output's place in the graph and shape."""
+    """One use of parameters: the input that they act on, and the place of the output in the graph and its shape."""
 
     x: Tensor
     edge: GradientEdge
@@ -37,20 +37,20 @@ class Use(ABC):
     @property
     @abstractmethod
     def params(self) -> tuple[str, ...]:
-        """The names of the chosen parameters in it."""
+        """The names of the chosen parameters that are used."""
 
     @property
     @abstractmethod
     def key(self) -> object:
-        """What it is a use of."""
+        """Identifies what is used, to recognize the same use in another batch."""
 
     @property
     @abstractmethod
     def rows(self) -> int:
-        """How many times its parameters are used, all samples together."""
+        """How many times the parameters are used, for all samples together."""
 
     def inner(self, stride: int, n: int) -> bool | None:
-        """Are n samples, with a stride in the output, the inner axis of the rows? None: neither that nor the outer."""
+        """Whether samples with this stride are the inner axis of the rows (False: the outer one, None: neither)."""
         return inner_axis(stride, self.shape.numel(), self.rows, n)
 
     @abstractmethod
@@ -61,8 +61,7 @@ class Use(ABC):
     def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
         """The Jacobians of its parameters for cotangents of its output and n samples.
 
-        Rows that are not samples are n·k: k consecutive ones are a sample's or, if samples are the `inner` axis, every
-        n-th one is.
+        Of n·k rows, k consecutive ones belong to a sample or, if samples are the `inner` axis, every n-th one.
         """
 
 
@@ -72,7 +71,7 @@ class LayerUse(Use):
 
     Attributes:
         names: attribute → parameter name, for the chosen parameters.
-        axes: The first axes of its output, all of which are rows.
+        axes: How many leading axes of the output are rows.
     """
 
     module: nn.Module
@@ -92,11 +91,11 @@ class LayerUse(Use):
         return self.shape[: self.axes].numel()
 
     def without(self, names: Set[str]) -> LayerUse:
-        """The same use, of fewer parameters."""
+        """The same use without some parameters."""
         return replace(self, names={a: name for a, name in self.names.items() if name not in names})
 
     def of_samples(self, n: int) -> LayerUse:
-        """The same use in a batch of n samples: tokens may come first, and samples next."""
+        """The same use in a batch of n samples; if the first axis may not be theirs, all leading axes are rows."""
         first = self.shape[0] == n and self.shape[1:2] != (n,)
         return self if first else replace(self, axes=row_axes(self.module, len(self.shape)))
 
@@ -114,9 +113,9 @@ class LayerUse(Use):
         x, d = self.x.flatten(0, self.axes - 1), self._rows(d)
         if inner:
             x, d = outward(x, n), outward(d, n)
-        found = RULES[type(self.module)](self.module, wide(x), d)
-        found = {self.names[a]: jacobian for a, jacobian in found.items() if a in self.names}
-        return found if rows == n else {name: jacobian.regroup(n) for name, jacobian in found.items()}
+        by_attribute = RULES[type(self.module)](self.module, wide(x), d)
+        jacobians = {self.names[a]: jacobian for a, jacobian in by_attribute.items() if a in self.names}
+        return jacobians if rows == n else {name: jacobian.regroup(n) for name, jacobian in jacobians.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,13 +150,13 @@ class GraphUse(Use):
 def read_graph(
     graph: Graph, params: Mapping[str, Tensor], strides: Mapping[tuple[Node, int], int]
 ) -> tuple[list[GraphUse], set[str]]:
-    """All uses of some parameters in a graph, and those that have others than are known here."""
-    found, unknown = find_operations(graph, params, strides)
+    """All uses of some parameters in a graph, and the parameters with unknown uses."""
+    operations, unknown = find_operations(graph, params, strides)
     filled = []
-    for node, operation in found:
+    for node, operation in operations:
         try:
             filled.append((node, operation.filled(node)))
-        except (RuntimeError, AttributeError):  # what was saved was overwritten, or has another name
+        except (RuntimeError, AttributeError):  # what was saved was overwritten, or torch renamed it
             unknown.update(operation.roles)
     uses = []
     for node, operation in filled:

@@ -1,10 +1,10 @@
 """Every capture checks itself on its first batch: against autograd's own gradient, and for mixed samples.
 
-Factors are captured with random cotangents r[n,c] on a few samples, with two of them, as torch's derivatives of some
-operations are wrong for several; a number u[n] is then applied to them sample by sample, and the result must be
-autograd's gradient of Σ u r f. One of the two would not do: without u a wrong sample axis cannot be seen, and without r
-not one that matters only for cotangents that differ between samples. Parameters that fail go to the fallback, which is
-held to the same test.
+Factors are captured on a few samples, with random cotangents r[n,c]; two of them, because torch's derivatives of some
+operations are wrong for several cotangents at once. Then each sample's factors are weighted by a number u[n], and their
+sum must be autograd's gradient of Σ u r f. Both r and u are needed: without u a wrong sample axis could not be seen,
+and without r one that matters only if cotangents differ between samples. Parameters that fail go to the fallback, which
+has to pass the same test.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torchtangent.jacobians.trace import Trace
 
 
-_ROUGHLY = 0.05  # of the largest output: kernels may be computed in 16 bits
+_ROUGHLY = 0.05  # tolerance relative to the largest output: kernels may be computed in 16 bits
 _NOT_APART = (
     "Per-sample Jacobians are not defined. Call model.eval(), remove what depends on the whole batch or on chance, and "
     "see to it that samples are the first axis of inputs and outputs (for attention: batch_first=True, or transpose)."
@@ -39,7 +39,7 @@ _NOT_APART = (
 def verify(capture: Capture, x: Inputs) -> Trace:
     """Check the rules on some samples and note which parameters need the fallback.
 
-    A mismatch in vectorized fallback leads to the loop over samples, which is the definition itself.
+    If the vectorized fallback is wrong, too, the loop over samples is used, which is the definition itself.
 
     Returns:
         The trace of these samples.
@@ -49,15 +49,15 @@ def verify(capture: Capture, x: Inputs) -> Trace:
     if samples > 1:
         _check_samples_apart(capture, x, trace.outputs)
     r, u = _random_probe(trace.outputs)
-    capture.batched = capture.batched and len(r) > 1  # else it would not be checked
+    capture.batched = capture.batched and len(r) > 1  # one cotangent would not check the batched pass
     before, capture.unproven = capture.unproven, set()
     layers = trace.pull(r)
     wrong = _mismatches(trace, layers, r, u)
     if wrong and capture.batched:
         capture.batched = False
-        layers, before_that = trace.pull(r), wrong
+        layers, wrong_batched = trace.pull(r), wrong
         wrong = _mismatches(trace, layers, r, u)
-        capture.batched = wrong == before_that  # else it was torch's pass for several cotangents that is wrong
+        capture.batched = wrong == wrong_batched  # if not, torch's pass for several cotangents was wrong
     trace.uncovered |= wrong
     capture.uncovered |= trace.uncovered
     if wrong and not capture.loop:
@@ -75,12 +75,12 @@ def verify(capture: Capture, x: Inputs) -> Trace:
 
 
 def prove(trace: Trace, layers: dict[str, LayerJacobian], cotangents: Tensor) -> bool:
-    """Check the parameters that could not be checked before, now that more of their derivatives are not zero.
+    """Check the parameters that could not be checked before, if some of their derivatives are no longer zero.
 
-    A layer behind dead ReLUs has none on the first samples, and then every rule is right.
+    If all derivatives are zero on the first samples, as before dead ReLUs, any rule passes the check there.
 
     Returns:
-        Whether all are right; the others are noted as uncovered, and the fallback is held to the same test.
+        Whether all are right; wrong ones are noted as uncovered, and the fallback has to pass the same test.
     """
     capture = trace.capture
     alive = _alive({name: layers[name] for name in capture.unproven})
@@ -101,7 +101,7 @@ def prove(trace: Trace, layers: dict[str, LayerJacobian], cotangents: Tensor) ->
 
 
 def _loop_for(capture: Capture, wrong: set[str]) -> None:
-    """Go sample by sample from now on if the vectorized fallback is wrong, and say so."""
+    """If the vectorized fallback is wrong, loop over samples from now on, with a warning."""
     if wrong:
         capture.loop = True
         capture.say_once(
@@ -112,13 +112,13 @@ def _loop_for(capture: Capture, wrong: set[str]) -> None:
 
 
 def _alive(layers: Mapping[str, LayerJacobian]) -> dict[str, int]:
-    """How many samples have a Jacobian that is not zero. It takes two to see a wrong sample axis."""
+    """For each parameter, the number of samples whose Jacobian is not zero. A wrong sample axis shows from two on."""
     counts = torch.stack([(layer.mass() > 0).sum() for layer in layers.values()])
     return dict(zip(layers, counts.tolist(), strict=True))
 
 
 def _check_samples_apart(capture: Capture, x: Inputs, together: Tensor) -> None:
-    """The first and the last sample must have the same output alone, with other random numbers, as together."""
+    """Raise if the first or last sample has another output alone, with another random seed, than in the batch."""
     for i in (0, len(together) - 1):
         gap, small = _gap(capture.network, x, i, together), capture.rounding(together)
         if gap <= small:
@@ -138,7 +138,7 @@ def _check_samples_apart(capture: Capture, x: Inputs, together: Tensor) -> None:
 
 
 def _gap(network: Network, x: Inputs, i: int, together: Tensor) -> float:
-    """How far a sample's output alone is from that in a batch, in units of the largest."""
+    """The difference between a sample's output alone and in a batch, relative to the largest output."""
     with network.undisturbed(), torch.no_grad():
         _seed(i + 1)
         alone = network(take(x, slice(i, i + 1))).detach()
@@ -147,19 +147,19 @@ def _gap(network: Network, x: Inputs, i: int, together: Tensor) -> float:
 
 
 def _is_rounding(network: Network, x: Inputs, i: int) -> bool:
-    """Whether the difference is gone in float64."""
+    """Whether the difference is only rounding: it vanishes in float64."""
     try:
         double = Network(copy.deepcopy(network.model).double(), network.output, network.loss)
         x = map_leaves(lambda t: t.double() if t.is_floating_point() else t, x)
         with double.undisturbed(), torch.no_grad():
             together = double(x).detach()
         return together.dtype == torch.float64 and _gap(double, x, i, together) <= torch.finfo(torch.float64).eps ** 0.5
-    except Exception:  # what cannot be copied, or computes in one dtype only
+    except Exception:  # the model cannot be copied, or works in one dtype only
         return False
 
 
 def check_in_batch(few: Tensor, outputs: Tensor, n: int) -> None:
-    """A sample must have the same output in a batch of n, up to the precision of any dtype, as beside one or none."""
+    """Raise if a sample has another output in a batch of n than in a batch of one or two, beyond rounding."""
     if few.shape != outputs.shape:
         raise ValueError(
             f"The model's output for a sample is {tuple(outputs.shape[1:])} in a batch of {n}, and "
@@ -174,14 +174,14 @@ def check_in_batch(few: Tensor, outputs: Tensor, n: int) -> None:
 
 
 def _seed(seed: int) -> None:
-    """`torch.manual_seed`, which without a GPU notes the stack of every call for the day that there is one."""
+    """`torch.manual_seed`, except that without a GPU that one records the stack of every call, for a later GPU."""
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
 
 
 def _random_probe(f: Tensor) -> tuple[Tensor, Tensor]:
-    """Random cotangents r, (C, N, *out) with C = 2 or less, and u (N, C) to weigh the samples, far from each other."""
+    """Random cotangents r, (C, N, *out) with C ≤ 2, and weights of samples u, (N, C), that differ clearly."""
     c = min(2, f[0].numel())
     r = torch.randn(c, *f.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
     number = torch.arange(len(f), dtype=torch.float64, device="cpu")
@@ -192,13 +192,13 @@ def _random_probe(f: Tensor) -> tuple[Tensor, Tensor]:
 def _mismatches(trace: Trace, layers: dict[str, LayerJacobian], r: Tensor, u: Tensor) -> set[str]:
     """Parameters whose factors do not reproduce autograd's gradient of Σ u r f, beyond rounding."""
     expected = trace.gradient(torch.einsum("cn...,nc->n...", r, u))
-    found = {name: layers[name].pullback(u.to(layers[name].d.dtype)) for name in expected}
-    gaps = torch.stack([(found[name] - g).norm() for name, g in expected.items()]).tolist()
+    pulled = {name: layers[name].pullback(u.to(layers[name].d.dtype)) for name in expected}
+    gaps = torch.stack([(pulled[name] - g).norm() for name, g in expected.items()]).tolist()
     sizes = torch.stack([g.norm() for g in expected.values()]).tolist()
     wrong = set()
     for (name, g), gap, size in zip(expected.items(), gaps, sizes, strict=True):
         tolerance = max(torch.finfo(kind).eps for kind in {g.dtype, *trace.capture.kinds}) ** 0.5
-        if not gap <= tolerance * size:  # terms that cancel leave their rounding: the bound on their size decides
+        if not gap <= tolerance * size:  # if terms cancel, their rounding remains: compare with the terms' own size
             v = u.to(layers[name].d.dtype).abs()
             size = max(size, float(layers[name].magnitude().pullback(v).norm()))
         if not gap <= tolerance * size:
@@ -207,9 +207,9 @@ def _mismatches(trace: Trace, layers: dict[str, LayerJacobian], r: Tensor, u: Te
 
 
 def _measure(capture: Capture, trace: Trace, n: int) -> tuple[int, int]:
-    """Bytes that a trace holds for a sample: activations, and factors for each cotangent.
+    """Bytes per sample that a trace holds: activations, and the factors of one cotangent.
 
-    Where only some layers are recorded, autograd may keep far more than what they saw.
+    Activations are measured on the graph, too: if few layers are recorded, autograd saves far more than their inputs.
     """
     item = trace.outputs.element_size()
     inputs = sum(u.x.numel() for u in trace.uses)
@@ -218,5 +218,5 @@ def _measure(capture: Capture, trace: Trace, n: int) -> tuple[int, int]:
     rest += sum(u.of.made for u in trace.uses if isinstance(u, GraphUse))
     saved = trace.graph.saved_bytes(without=chain(capture.model.parameters(), capture.model.buffers()))
     fixed = max(item * (inputs + 2 * outputs), saved)
-    told = 2 * outputs if trace.doubtful else 0  # a cotangent or two more, to tell samples apart
-    return (fixed + item * told) // n, item * (outputs // n + rest)
+    marked = 2 * outputs if trace.doubtful else 0  # one or two further cotangents, to tell samples apart
+    return (fixed + item * marked) // n, item * (outputs // n + rest)

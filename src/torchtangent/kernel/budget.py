@@ -1,4 +1,4 @@
-"""How much memory there is to work with, and what happens when it runs out."""
+"""How much memory a computation may use, and what happens when it runs out."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import torch
 
 from torchtangent.notice import warn
 
-MEMORY = "TORCHTANGENT_MEMORY"  # the environment's word on how much of the machine's memory is ours
-FRACTION = {"cpu": 0.5, "cuda": 0.9}  # of the machine's memory, if neither user nor environment say how much
+MEMORY = "TORCHTANGENT_MEMORY"  # environment variable: the fraction of the machine's memory to use
+FRACTION = {"cpu": 0.5, "cuda": 0.9}  # the fraction if neither the user nor the environment sets one
 
 
 def default_budget(device: torch.device) -> int:
-    """Bytes: a fixed fraction of the machine's, or what the environment says."""
+    """Bytes to stay within: a fixed fraction of the machine's memory, which the environment can set."""
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
     else:
@@ -29,9 +29,9 @@ def default_budget(device: torch.device) -> int:
 
 
 def halve(error: RuntimeError, size: int, what: str) -> int:
-    """Half the size after an out-of-memory error, and say so; other errors go on."""
-    lack = isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-    if not lack or size <= 1:
+    """Half the size after an out-of-memory error, with a warning; any other error is raised again."""
+    out_of_memory = isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    if not out_of_memory or size <= 1:
         raise error
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -19,18 +19,18 @@ from torchtangent.jacobians.products import push
 from torchtangent.kernel.samples import Samples
 from torchtangent.kernel.way import inputs_of
 
-_COLUMN_BYTES = 1 << 30  # of vectors in parameter space at a time
+_COLUMN_BYTES = 1 << 30  # for vectors in parameter space that are held at a time
 
 
 def split_columns(capture: Capture, V: Float[Tensor, "... K"]) -> tuple[Float[Tensor, "... k"], ...]:
-    """V in blocks of so few columns that as many vectors in parameter space may be held."""
+    """V in blocks of columns, few enough to hold one vector in parameter space for each."""
     return V.split(max(1, _COLUMN_BYTES // (capture.space.size * V.element_size())), -1)
 
 
 def pull_columns(capture: Capture, samples: Samples, U: Float[Tensor, "N C K"]) -> Float[Tensor, "P K"]:
-    """JᵀU: a backward pass for each column or, with more columns than outputs, each sample's J formed once for all."""
+    """JᵀU: one backward pass per column or, with more columns than outputs, each sample's J formed once."""
     C, K = U.shape[1:]
-    G = U.new_zeros(K, capture.space.size).T  # a column in one piece
+    G = U.new_zeros(K, capture.space.size).T  # so that each column is contiguous
     for rows, x in batches(capture, samples):
         u = U[rows.start // C : rows.stop // C]
         if K <= C:
@@ -42,13 +42,13 @@ def pull_columns(capture: Capture, samples: Samples, U: Float[Tensor, "N C K"]) 
 
 
 def push_columns(capture: Capture, samples: Samples, G: Float[Tensor, "P K"]) -> Float[Tensor, "rows K"]:
-    """J G: a forward-mode pass for each column or, with as many columns as outputs, each sample's J formed for all."""
+    """J G: one forward-mode pass per column or, with no fewer columns than outputs, each sample's J formed once."""
     one_by_one = G.shape[1] < capture.output_shape.numel()
     return torch.cat([(_push_each if one_by_one else _push_all)(capture, x, G) for _, x in batches(capture, samples)])
 
 
 def batches(capture: Capture, samples: Samples) -> Iterator[tuple[slice, Inputs]]:
-    """Some samples at a time, and the rows that they are; so few that one layer's J may be formed."""
+    """The samples in batches, each with its range of rows; small enough to form the J of any one layer."""
     capture.check(samples.few())
     outputs = capture.output_shape.numel()
     largest = outputs * max(p.numel() * max(4, p.element_size()) for p in capture.params.values())
@@ -70,7 +70,7 @@ def square_sum(layers: dict[str, LayerJacobian]) -> float:
 
 
 def _pull(layer: LayerJacobian, U: Float[Tensor, "N C K"], G: Float[Tensor, "p K"]) -> None:
-    """G += JᵀU for one parameter: its J is formed or, where it costs less, the cotangents take up the columns first."""
+    """G += JᵀU for one parameter, by forming J or, where that is cheaper, by first contracting d with U."""
     C, K = U.shape[1:]
     if isinstance(layer, Outer):
         groups, S, O = layer.d.shape[1], *layer.d.shape[3:]
@@ -80,14 +80,14 @@ def _pull(layer: LayerJacobian, U: Float[Tensor, "N C K"], G: Float[Tensor, "p K
             for part in layer.chunks(groups * K * S * O * U.element_size()):
                 stop = start + part.samples
                 d = torch.einsum("ngcso,nck->ngkso", part.d, U[start:stop])
-                G += replace(part, d=d).regroup(1).flat()[0].T  # samples, as locations of one, are summed over
+                G += replace(part, d=d).regroup(1).flat()[0].T  # read as one sample's locations, samples are summed
                 start = stop
             return
     G.addmm_(layer.flat().flatten(0, 1).T, U.flatten(0, 1))
 
 
 def _differentiate(capture: Capture, x: Inputs, U: Float[Tensor, "rows K"], G: Float[Tensor, "P K"]) -> None:
-    """G += JᵀU, with the columns as cotangents."""
+    """G += JᵀU, by one backward pass per column."""
     trace = capture.trace(x)
     for u, g in zip(U.unbind(1), G.unbind(1), strict=True):
         gradient = trace.gradient(u.to(trace.outputs.dtype).view_as(trace.outputs))
@@ -101,14 +101,14 @@ def _push_each(capture: Capture, x: Inputs, G: Float[Tensor, "P K"]) -> Float[Te
 
 
 def _push_all(capture: Capture, x: Inputs, G: Float[Tensor, "P K"]) -> Float[Tensor, "rows K"]:
-    found = G.new_zeros(batch_size(x) * capture.output_shape.numel(), G.shape[1])
+    products = G.new_zeros(batch_size(x) * capture.output_shape.numel(), G.shape[1])
     for place, layer in _placed(capture, x):
-        found.addmm_(layer.flat().flatten(0, 1), G[place])
-    return found
+        products.addmm_(layer.flat().flatten(0, 1), G[place])
+    return products
 
 
 def _placed(capture: Capture, x: Inputs) -> Iterator[tuple[slice, LayerJacobian]]:
-    """Each parameter's Jacobian, with its place among all."""
+    """Each parameter's Jacobian, with its range in the flat parameter vector."""
     start = 0
     for layer in layers_of(capture, x).values():
         stop = start + layer.shape.numel()

@@ -1,7 +1,8 @@
 """The ways to contract two factored layers into a block of the kernel, with their costs.
 
-A way says what is kept of each sample (`keep`), and how two sets of samples meet (`add`): out += α ⟨J_n, J_m⟩. Which
-outputs meet is the business of `Outputs`: B separate kernels, in each of which a sample has R rows.
+A way says what is kept of each sample (`keep`) and adds the inner products of two sets of samples to a block (`add`):
+out += α ⟨J_n, J_m⟩. `Outputs` says which outputs are paired: there are B separate kernels, in each of which a sample
+has R rows. The table is for B = 1.
 
 | way | multiplications per pair | kept of a sample |
 |---|---|---|
@@ -9,7 +10,7 @@ outputs meet is the business of `Outputs`: B separate kernels, in each of which 
 | forming | R² P, and R S P for each sample and block | a, d |
 | product (one location) | I + R² O | a, d |
 | locations | S² (I + R² O) | a, d |
-| pixels (convolutions) | S_in² channels (of each residue of a stride apart) + R² S² O, and shifted sums | x, d |
+| pixels (convolutions) | S_in² channels (fewer with a stride) + R² S² O, and shifted sums | x, d |
 | tokens (embeddings) | S² R² O | index, d |
 """
 
@@ -39,7 +40,7 @@ from torchtangent.kernel.way import (
 from torchtangent.operators import memory
 from torchtangent.operators.product import product
 
-_PATCHES = {"cpu": 1 << 22, "cuda": 1 << 30}  # bytes of patches while J is formed: they stay in the cache
+_PATCHES = {"cpu": 1 << 22, "cuda": 1 << 30}  # bytes of patches at a time while J is formed: a CPU keeps them in cache
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Formed(Way):
     def cost(self) -> Cost:
         o = self.outputs
         P = self.width * o.folded
-        return Cost(o.batches * o.rows**2 * P, 0, 0, o.batches * o.rows * P, 0)
+        return Cost(pair=o.batches * o.rows**2 * P, held=o.batches * o.rows * P)
 
     def keep(self, layer: LayerJacobian) -> Kept:
         J = memory.empty((layer.samples, layer.outputs, self.width), layer.d.dtype, layer.d.device)
@@ -62,9 +63,9 @@ class Formed(Way):
 
     @staticmethod
     def write(layer: LayerJacobian, J: Float[Tensor, "N C P"]) -> None:
-        """J = the layer's Jacobian."""
+        """Write the layer's Jacobian into J."""
         if not isinstance(layer, Outer) or layer.order != tuple(sorted(layer.order)):
-            J.copy_(layer.flat())  # in the parameter's own order, as every other form of it
+            J.copy_(layer.flat())  # in the parameter's own order of entries, so that all batches agree
             return
         start = 0
         for part in layer.chunks(layer.d[0, 0, 0, :, 0].nbytes * inputs_of(layer) * layer.groups, _PATCHES):
@@ -77,10 +78,10 @@ class Formed(Way):
 
 @dataclass(frozen=True)
 class Forming(Way):
-    """a and d are kept, and J is formed for each block, some output units at a time."""
+    """a and d are kept; J is formed anew for each block, some output units at a time."""
 
     outputs: Outputs
-    layer: Outer  # any samples of it: its geometry is used
+    layer: Outer  # of any samples: only its geometry matters
     name = "forming"
 
     @property
@@ -91,9 +92,13 @@ class Forming(Way):
         o, (G, C, S, O) = self.outputs, self.layer.d.shape[1:]
         I = inputs_of(self.layer)
         P = G * O * I * o.folded
-        held = self.layer.source[0].numel() + G * C * S * O
-        least = o.batches * o.rows * G * I
-        return Cost(o.batches * o.rows**2 * P, C * S * G * O * I, 0, held, G * S * I, least)
+        return Cost(
+            pair=o.batches * o.rows**2 * P,
+            sample=C * S * G * O * I,  # forms J
+            held=self.layer.source[0].numel() + G * C * S * O,
+            opened=G * S * I,  # a
+            least=o.batches * o.rows * G * I,  # J of one output unit
+        )
 
     def keep(self, layer: LayerJacobian) -> Kept:
         layer = alike(layer, self.layer)
@@ -106,18 +111,19 @@ class Forming(Way):
         per_unit = sum(len(d) for _, d in sides) * B * R * G * inputs_of(self.layer) * left[1].element_size()
         steps = math.ceil(O / max(1, room // max(1, per_unit)))
         step = math.ceil(O / steps)
-        if steps > 1:  # patches are read several times, so they are opened once
+        if steps > 1:  # every step reads all patches, so form them once
             sides = [(self._open(source), d) for source, d in sides]
         for i in range(0, O, step):
-            self._add_units(out, [(source, d[..., i : i + step, :]) for source, d in sides], alpha, opened=steps > 1)
+            units = [(source, d[..., i : i + step, :]) for source, d in sides]
+            self._add_units(out, units, alpha, opened=steps > 1)
 
     def _add_units(self, out: Block, sides: Sequence[Kept], alpha: float, *, opened: bool) -> None:
-        """Those of some units, whose J is gone when the next ones' is made."""
+        """Add the share of some output units; on return their J is freed, before the next is formed."""
         J = [self._form(*side, opened=opened) for side in sides]
         add_rows(out, J[0], J[-1], alpha)
 
     def _open(self, source: Tensor) -> Float[Tensor, "N G S I"]:
-        """a, in whatever order of I: it is that of both sides."""
+        """a, with the entries along I in an order of its own, which is the same on both sides."""
         if is_plain_convolution(self.layer):
             return self.layer.locate.channels_last(source).unsqueeze(1)  # type: ignore[attr-defined]
         return replace(self.layer, source=source).a_by_sample
@@ -134,7 +140,7 @@ class Forming(Way):
 
 @dataclass(frozen=True)
 class Product(Way):
-    """With one location ⟨J_n, J_m⟩ = (a_n·a_m)(d_n·d_m), with a bias (a_n·a_m + 1)(d_n·d_m)."""
+    """With one location ⟨J_n, J_m⟩ = (a_n·a_m)(d_n·d_m), or (a_n·a_m + 1)(d_n·d_m) together with the bias."""
 
     outputs: Outputs
     layer: Outer
@@ -144,8 +150,12 @@ class Product(Way):
     def cost(self) -> Cost:
         o, (G, C, _, O) = self.outputs, self.layer.d.shape[1:]
         I = inputs_of(self.layer)
-        many = o.batches * o.rows**2
-        return Cost(G * (I + many * O * o.folded), 0, G * (2 + 4 * many), G * (I + C * O), 0)
+        entries = o.batches * o.rows**2  # of the kernel, per pair of samples
+        return Cost(
+            pair=G * (I + entries * O * o.folded),
+            traffic=G * (2 + 4 * entries),
+            held=G * (I + C * O),
+        )
 
     def keep(self, layer: LayerJacobian) -> Kept:
         layer = alike(layer, self.layer)
@@ -157,13 +167,13 @@ class Product(Way):
         for g in range(left[0].shape[1]):
             start = end = 0
             for rows, columns in strips(out, left, right, room // per_sample):
-                if rows.stop > end:  # strips of many outputs have few samples, too few for a fast product
+                if rows.stop > end:  # with many outputs a strip has too few samples for a fast product: take several
                     start, end = rows.start, max(rows.stop, rows.start + STRIP)
                     A = multiply(left[0][start:end, g], right[0][: max(end, columns.stop), g])
                     if self.bias:
                         A += 1
                 pairs = A[rows.start - start : rows.stop - start, None, : columns.stop, None]
-                pairs = pairs.expand(-1, -1, -1, Q).flatten(2)  # repeated, for the sake of long rows
+                pairs = pairs.expand(-1, -1, -1, Q).flatten(2)  # repeated, so that addcmul_ runs over long rows
                 D = multiply(_stack(left[1][rows, ..., g, :]), _stack(right[1][columns, ..., g, :]))
                 target = out[:, rows, :, columns]
                 target = target.view(*target.shape[:3], -1)
@@ -172,7 +182,7 @@ class Product(Way):
 
 @dataclass(frozen=True)
 class Locations(Way):
-    """Σ_st (a_ns·a_mt)(d_ns·d_mt): two products and a sum over pairs of locations."""
+    """Σ_st (a_ns·a_mt)(d_ns·d_mt): two matrix products, then a sum over pairs of locations."""
 
     outputs: Outputs
     layer: Outer
@@ -181,9 +191,13 @@ class Locations(Way):
     def cost(self) -> Cost:
         o, (G, C, S, O) = self.outputs, self.layer.d.shape[1:]
         I = inputs_of(self.layer)
-        many = o.batches * o.rows**2
-        held = self.layer.source[0].numel() + G * C * S * O
-        return Cost(G * S**2 * (I + many * O * o.folded), 0, G * S**2 * (2 + 4 * many), held, G * S * I)
+        entries = o.batches * o.rows**2  # of the kernel, per pair of samples
+        return Cost(
+            pair=G * S**2 * (I + entries * O * o.folded),
+            traffic=G * S**2 * (2 + 4 * entries),
+            held=self.layer.source[0].numel() + G * C * S * O,
+            opened=G * S * I,  # a
+        )
 
     def keep(self, layer: LayerJacobian) -> Kept:
         layer = alike(layer, self.layer)
@@ -211,8 +225,12 @@ class Tokens(Way):
 
     def cost(self) -> Cost:
         o, (C, S, O) = self.outputs, self.layer.d.shape[1:]
-        many = o.batches * o.rows**2
-        return Cost(S**2 * many * O * o.folded, 0, S**2 * (2 + 4 * many), S * (1 + C * O), 0)
+        entries = o.batches * o.rows**2  # of the kernel, per pair of samples
+        return Cost(
+            pair=S**2 * entries * O * o.folded,
+            traffic=S**2 * (2 + 4 * entries),
+            held=S * (1 + C * O),
+        )
 
     def keep(self, layer: LayerJacobian) -> Kept:
         layer = alike(layer, self.layer)
@@ -227,7 +245,7 @@ class Tokens(Way):
 
 
 def add_rows(out: Block, J1: Float[Tensor, "N B R P"], J2: Float[Tensor, "M B R P"], alpha: float) -> None:
-    """out += alpha J1 J2ᵀ; of a block on the diagonal little more than the lower half."""
+    """out += alpha J1 J2ᵀ; for a block on the diagonal, little more than its lower half."""
     B, _, _, M, Q = out.shape
     for rows, columns in strips(out, (J1,), (J2,), len(J1)):
         m = columns.stop
@@ -250,11 +268,11 @@ def add_pairs(
 
 
 def pair_bytes(out: Block, S: int) -> int:
-    """Bytes of the products between one sample's location and all locations of all samples of the other side."""
+    """Bytes of the products between one location of one sample and all locations of all samples on the other side."""
     B, _, R, M, Q = out.shape
     return max(1, M * S * (1 + 2 * B * R * Q) * out.element_size())
 
 
 def _stack(d: Float[Tensor, "N B R O"]) -> Float[Tensor, "B n O"]:
-    """The rows of each kernel, one under the other."""
+    """The N·R rows of each of the B kernels, one below the other."""
     return d.transpose(0, 1).flatten(1, 2)

@@ -1,4 +1,4 @@
-"""The same tiles over the ranks of torchrun: samples are captured once, tiles are shared out."""
+"""Tiles shared among the ranks of torchrun; each sample is captured by one rank only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes that work on one kernel; a single one where torch.distributed is not in use."""
+    """The processes that work on one kernel; a single one if torch.distributed is not in use."""
 
     rank: int = 0
     size: int = 1
@@ -28,7 +28,7 @@ class Ranks:
         return cls()
 
     def mine(self, items: Sequence[T], work: Callable[[T], float]) -> list[T]:
-        """The share of this rank: the largest first, each item goes to the rank that has least.
+        """This rank's share: in order of decreasing work, each item goes to the rank that has least so far.
 
         >>> Ranks(1, size=2).mine([4, 3, 2, 1], work=float)
         [3, 2]
@@ -40,32 +40,32 @@ class Ranks:
         return [item for item, rank in zip(items, shares, strict=True) if rank == self.rank]
 
     def stretch(self, n: int, rank: int | None = None) -> slice:
-        """The part of n consecutive samples that a rank (this one) captures."""
+        """The part of n consecutive samples that a rank (by default this one) captures."""
         r = self.rank if rank is None else rank
         return slice(n * r // self.size, n * (r + 1) // self.size)
 
     def gather(self, item: T) -> list[T]:
-        """What every rank gave, on every rank."""
+        """The items of all ranks, on every rank."""
         if self.size == 1:
             return [item]
-        found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, item)
-        return found
+        items: list[Any] = [None] * self.size
+        dist.all_gather_object(items, item)
+        return items
 
     def from_first(self, item: T) -> T:
-        """What the first rank gave."""
-        found = [item]
+        """The first rank's item, on every rank."""
+        items = [item]
         if self.size > 1:
-            dist.broadcast_object_list(found, src=0, device=_device())
-        return found[0]
+            dist.broadcast_object_list(items, src=0, device=_device())
+        return items[0]
 
     def wait(self) -> None:
-        """Until all ranks are here."""
+        """Wait until all ranks have come this far."""
         if self.size > 1:
             dist.barrier()
 
     def exchange(self, tensors: Iterable[Tensor]) -> None:
-        """Fill tensors, of which each rank has its own stretch of the first axis, with those of the others."""
+        """Complete tensors of which each rank has only its own `stretch` along the first axis."""
         others = range(self.size if self.size > 1 else 0)
         parts = [(t[self.stretch(len(t), rank)], rank) for t in tensors for rank in others]
         under_way = [dist.broadcast(part, src=rank, async_op=True) for part, rank in parts if len(part)]

@@ -1,4 +1,4 @@
-"""The shifted sums of `pixels` in one pass over memory, on GPUs with Triton."""
+"""The shifted sums of pixels.py in one pass over memory, on GPUs with Triton."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ try:
 except ImportError:  # no GPU build of torch
     triton = tl = None
 
-_BLOCK = 1024  # columns of a program, which is one warp
+_BLOCK = 1024  # columns per Triton program, each of which runs as one warp
 
 
 def usable(t: Tensor) -> bool:
-    """Whether `add_shifted`, which sums in float32, does for a tensor where it lives."""
+    """Whether `add_shifted` can be used for a tensor: it needs Triton and a GPU, and sums in float32."""
     return triton is not None and t.is_cuda and t.dtype != torch.float64
 
 
@@ -35,10 +35,10 @@ def add_shifted(
 
     Args:
         out: A block of the kernel.
-        X: Products of pixels, rows (pixel, sample) and columns (pixel, sample); of the rows' pixels there may be more.
-        D: Products of cotangents, rows (location, sample) and columns (location, sample).
-        meetings: For each pair of locations (s, t) these two, then the pixels (p, q) that the taps see there, −1 where
-            one of them sees none. Pairs that share pixels should be near each other: what was read is then at hand.
+        X: Products of pixels, with rows (pixel, sample) and columns (pixel, sample). Rows may have more pixels.
+        D: Products of cotangents, with rows (location, sample) and columns (location, sample).
+        meetings: For each pair of locations: (s, t), then for each tap the pixels (p, q) that it reads there, with
+            p = −1 if one is outside the input. Pairs that share pixels should be close together, to reuse the cache.
         alpha: A factor.
     """
     n, m = out.shape

@@ -1,4 +1,4 @@
-"""What a tensor holds, as a short hash."""
+"""Short hashes of the contents of tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-STRIPE = 8 << 20  # bytes that are hashed, copied and moved at once
+STRIPE = 8 << 20  # bytes that are hashed, copied or moved at a time
 
 
 def content_hash(tensors: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> str:
@@ -31,17 +31,17 @@ def content_hash(tensors: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -
 
 
 def new_hash() -> hashlib.blake2b:
-    """The hash that is used for everything, of 16 bytes."""
+    """A new hash, of the one kind used everywhere: blake2b with 16 bytes."""
     return hashlib.blake2b(digest_size=16)
 
 
 def bytes_of(tensor: Tensor) -> UInt8[Tensor, "bytes"]:
-    """A tensor's bytes in row-major order; its own memory, if it is contiguous."""
+    """A tensor's bytes in row-major order; a view if it is contiguous."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 def stripes(rows: slice, row_bytes: int, least: int = 1) -> Iterator[slice]:
-    """Rows, as many at a time as make a stripe, and `least` at least."""
+    """A range of rows in stripes of about `STRIPE` bytes, but at least `least` rows."""
     step = max(1, least, STRIPE // max(1, row_bytes))
     for start in range(rows.start, rows.stop, step):
         yield slice(start, min(start + step, rows.stop))

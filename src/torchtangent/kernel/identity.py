@@ -1,4 +1,4 @@
-"""Which kernel is it: what its numbers depend on, and whether a stored one is of the same network."""
+"""What the numbers of a kernel depend on, and whether a stored kernel belongs to the same network."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torchtangent.jacobians.products import noise, pull
 from torchtangent.kernel.hashing import content_hash
 from torchtangent.kernel.samples import Samples
 
-_LOOKED_AT = 64  # samples of each side
-_GRADIENTS = 1e-2  # how far their norms may be from each other: on another device a ReLU may turn
+_LOOKED_AT = 64  # samples of each side whose outputs are compared
+_GRADIENTS = 1e-2  # relative tolerance of gradient norms: on another device rounding may flip a ReLU
 
 Probe = dict[str, list[float]]
 
 
 def identity(capture: Capture, x1: Samples, x2: Samples, precision: str, reduce: str) -> dict[str, Any]:
-    """What the numbers of a kernel depend on."""
+    """Everything that the numbers of a kernel depend on, as JSON."""
     return {
         "architecture": str(capture.model),
         "parameters": content_hash(capture.model.named_parameters()),
@@ -37,7 +37,7 @@ def identity(capture: Capture, x1: Samples, x2: Samples, precision: str, reduce:
 
 @float32_products()
 def probe(capture: Capture, sides: Sequence[Samples]) -> Probe:
-    """What tells networks with the same parameters apart: outputs of some samples, and gradients of the first."""
+    """What tells networks with the same parameters apart: outputs of some samples, gradient norms of the first."""
     generator = torch.Generator().manual_seed(0)
     x = sides[0].batch(0, 1)
     u = noise(capture.outputs(x), generator)
@@ -51,7 +51,7 @@ def probe(capture: Capture, sides: Sequence[Samples]) -> Probe:
 
 
 def check_same(stored: Any, now: Probe, rounding: float) -> None:
-    """Refuse a stored kernel whose probe is of another network."""
+    """Refuse a stored kernel whose probe differs: it belongs to another network."""
     stored = stored if isinstance(stored, Mapping) else {}
     for what, small in (("outputs", rounding / 10), ("gradients", _GRADIENTS)):
         a, b = np.array(stored.get(what, [])), np.array(now[what])

@@ -1,4 +1,4 @@
-"""One kernel to compute: captured, planned, tile by tile."""
+"""The computation of one kernel: samples are captured in panels, and contracted tile by tile."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from torchtangent.notice import check_choice
 from torchtangent.operators import memory
 from torchtangent.operators.symmetric import reflect
 
-_CAPTURE = 2.0  # bytes while capturing, as a multiple of what a trace holds
+_CAPTURE = 2.0  # peak bytes of a capture, as a multiple of what its trace holds
 
-Held = tuple[Panel, int]  # kept samples, and the first one's place among all
-Where = Callable[[Tile], list[Block]]
+Held = tuple[Panel, int]  # a panel, and the index of its first sample
+Where = Callable[[Tile], list[Block]]  # the zeros that a tile is added to
 
 
 class Overflow(ValueError):
-    """A kernel of finite gradients is too large for its dtype."""
+    """Gradients are finite, but their kernel exceeds the range of its dtype."""
 
 
 class Job:
@@ -89,8 +89,8 @@ class Job:
         return (len(self.x1), len(self.x2), *{"full": (C, C), "diag": (C,)}.get(self.reduce, ()))
 
     def run(self, progress: bool | Report | None) -> Any:
-        """The kernel in memory."""
-        self.ranks = Ranks()  # each rank has its own
+        """Compute the kernel in memory."""
+        self.ranks = Ranks()  # in memory, every rank computes a whole kernel of its own
         place = self.device if self.task.result else torch.device("cpu")
         K = self._zeros((len(self.x1), len(self.x2)), place)
         tiles = tiles_of(*self.plan.edges, self.symmetric)
@@ -113,7 +113,7 @@ class Job:
         return dict(sorted(zip(names, kernels, strict=True), key=lambda item: order.index(item[0])))
 
     def run_to(self, path: str | os.PathLike[str], progress: bool | Report | None) -> np.memmap:
-        """The kernel on disk: what is not there yet is computed, by all ranks."""
+        """Compute, with all ranks, the tiles that are not on disk yet; then return the kernel, mapped into memory."""
         now = probe(self.capture, [self.x1] if self.symmetric else [self.x1, self.x2])
         open_store = partial(
             KernelStore.open,
@@ -129,7 +129,7 @@ class Job:
         store = store or open_store()
         check_same(store.plan["probe"], now, self.capture.rounding(torch.empty(0)))
         self.plan = self.plan.follow(self.task, store.plan)
-        self.plan = replace(self.plan, panel=self.ranks.from_first(self.plan.panel))  # the same captures on all
+        self.plan = replace(self.plan, panel=self.ranks.from_first(self.plan.panel))  # all ranks capture together
         pending = self.ranks.from_first(store.pending())
         show = progress if self.ranks.rank == 0 else False
         with Progress(int(sum(map(self._work, pending))), show) as bar, Writer(store.write) as writer:
@@ -144,19 +144,20 @@ class Job:
         return load_kernel(path)
 
     def blocks(self, tiles: Sequence[Tile], where: Where) -> Iterator[tuple[Tile, list[Block]]]:
-        """Compute this rank's share of tiles: each with its block of the kernel (or of each part's kernel).
+        """Compute this rank's share of the tiles, and yield each with its blocks: one, or one for each part's kernel.
 
-        Parameters that a later batch uses in another form (a layer that is skipped, say) are formed from then on.
+        The plan is made for the first samples. If a later batch uses a parameter in another form (because a layer is
+        skipped, say), the J of that parameter is formed from then on.
 
         Args:
-            tiles: What is to be computed, by all ranks.
-            where: Gives for a tile the zeros to add to.
+            tiles: The tiles to be computed by all ranks together.
+            where: Returns the zeros that a tile is added to.
         """
         left = list(tiles)
         while left:
             try:
-                for wanted, found in self._groups(left, where):
-                    yield from found
+                for wanted, computed in self._groups(left, where):
+                    yield from computed
                     left = [tile for tile in left if tile not in wanted]
             except DifferentUse as error:
                 plan = make_plan(self.task, {**self.plan.ways, **dict.fromkeys(error.args, "formed")})
@@ -165,7 +166,7 @@ class Job:
     def _groups(
         self, tiles: list[Tile], where: Where
     ) -> Iterator[tuple[list[Tile], Iterator[tuple[Tile, list[Block]]]]]:
-        """Tiles of the same two panels, and the blocks of those that are this rank's."""
+        """For each pair of panels, its tiles and the blocks of this rank's share of them."""
         for i, rows in enumerate(self._panels(self.plan.edges[0])):
             own = [t for t in tiles if rows[0] <= t.rows.start < rows[1]]
             left = self._panel(self.x1, *rows) if own else None
@@ -182,7 +183,7 @@ class Job:
                 del right, pair
 
     def _work(self, tile: Tile) -> float:
-        """How much there is to do for a tile: of one on the diagonal about half."""
+        """The work of a tile, in pairs of samples; on the diagonal of a symmetric kernel, about half of them."""
         return tile.pairs * (0.5 if self.symmetric and tile.i == tile.j else 1.0)
 
     def _panels(self, edges: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -190,7 +191,7 @@ class Job:
         return list(zip(starts, (*starts[1:], edges[-1]), strict=True))
 
     def _panel(self, x: Samples, start: int, end: int) -> Panel:
-        """What is kept of samples start … end − 1."""
+        """Capture samples start … end − 1 and keep what the plan needs of them."""
         panel = Panel(self.plan.parts, self.precision, end - start, self.ranks)
         i, stop = start + panel.own.start, start + panel.own.stop
         changed: tuple[str, ...] = ()
@@ -212,13 +213,13 @@ class Job:
         return panel
 
     def _tile(self, tile: Tile, left: Held, right: Held, blocks: list[Block]) -> list[Block]:
-        """The blocks of a tile, filled; in pieces, should memory run out."""
+        """Fill the blocks of a tile; in two halves if memory runs out."""
         half = 0
         try:
             self._contract(tile, left, right, blocks)
         except RuntimeError as error:
             half = halve(error, tile.shape[0], "rows of a tile")
-        if half:  # here, and not above, where the error still holds what filled the memory
+        if half:  # not inside `except`: the error keeps alive the tensors that filled the memory
             middle = tile.rows.start + half
             for block in blocks:
                 block.zero_()
@@ -245,7 +246,7 @@ class Job:
         return [memory.zeros(size, self.precision.total, device or self.device) for _ in range(many)]
 
     def _finish(self, block: Block, symmetric: bool) -> Tensor:
-        """The kernel's own axes, as a view; of a block on the diagonal the lower half decides."""
+        """A view with the axes of the kernel; on the diagonal, the lower half is first copied to the upper one."""
         if symmetric:
             for one in block:
                 reflect(one.view(one.shape[0] * one.shape[1], -1))
@@ -254,7 +255,7 @@ class Job:
         return block[:, :, 0, :, 0].permute(1, 2, 0) if self.reduce == "diag" else block[0, :, 0, :, 0]
 
     def _check_finite(self, blocks: Sequence[Block]) -> None:
-        """Outputs and factors were finite, but sums of squares may leave the range of their dtype."""
+        """Raise `Overflow` on NaN or infinity: factors are finite, but sums of their products may exceed the dtype."""
         if not all(bool(torch.isfinite(k.sum())) or bool(torch.isfinite(k).all()) for k in blocks):
             raise Overflow(
                 "The kernel has NaN or infinity: products of gradients leave the range of "

@@ -1,4 +1,4 @@
-"""What a kernel on disk is of, and which of its tiles are there: two small files beside the data."""
+"""Two small files beside a kernel on disk: what it is the kernel of, and which of its tiles are written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a kernel is of and how it is cut into tiles: `K.npy.json`."""
+    """`K.npy.json`: what it is the kernel of, and how it is cut into tiles."""
 
     identity: dict[str, Any]
     plan: dict[str, Any]
@@ -36,7 +36,7 @@ class Manifest:
 
     @cached_property
     def tiles(self) -> dict[Key, Tile]:
-        """All tiles of the plan, by their places; see `tiles_of`."""
+        """All tiles of the plan, by key; see `tiles_of`."""
         return {tile.key: tile for tile in tiles_of(self._edges(1), self._edges(2), self.symmetric)}
 
     def _edges(self, axis: int) -> list[int]:
@@ -46,13 +46,13 @@ class Manifest:
         return edges
 
     def differences(self, other: Manifest) -> list[str]:
-        """Every entry in which the other is of another kernel. Plans may differ."""
+        """The entries that show that the other manifest is of another kernel. Plans may differ."""
         pairs = [(key, self.identity.get(key), other.identity.get(key)) for key in self.identity | other.identity]
         pairs += [(key, getattr(self, key), getattr(other, key)) for key in ("shape", "dtype", "symmetric")]
         return [f"{key} {old!r} → {new!r}" for key, old, new in pairs if old != new]
 
     def write(self, path: Path) -> None:
-        """Write it aside and rename it: a reader sees the old one or the new one."""
+        """Write to a temporary file and rename it, so that a reader sees the old manifest or the new one."""
         content = {"format": FORMAT, "version": VERSION, **asdict(self), "checksums": _entries(self.checksums)}
         aside = path.with_name(path.name + ".tmp")
         with aside.open("w", encoding="utf-8") as file:
@@ -83,33 +83,33 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Journal:
-    """The tiles that are written, with their checksums: `K.npy.journal`. Several processes may append at once."""
+    """`K.npy.journal`: the checksums of the tiles that are written. Several processes may append at once."""
 
     path: Path
 
     def append(self, checksums: Mapping[Key, str | None]) -> None:
-        """Say that tiles are written, or, with None, that they no longer are."""
-        # The first newline ends a line that a kill has torn.
+        """Record that tiles are written or, with None, that they no longer count as written."""
+        # The leading newline ends a line that an earlier process, killed while writing, left incomplete.
         text = "\n".join(["", *map(json.dumps, _entries(checksums)), ""]).encode()
         with self.path.open("ab", buffering=0) as file:
-            if os.write(file.fileno(), text) < len(text):  # what a nearly full disk does before it raises an error
+            if os.write(file.fileno(), text) < len(text):  # a nearly full disk first writes less, without an error
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(file.fileno())
 
     def read(self) -> dict[Key, str]:
-        """The checksums; the last word on a tile counts."""
+        """The checksums; of several entries for a tile, the last one counts."""
         checksums: dict[Key, str | None] = {}
         for line in self.path.read_bytes().split(b"\n") if self.path.exists() else []:
             try:
                 key, checksum = _parse(json.loads(line))
-            except (ValueError, KeyError, TypeError):  # empty, or torn by a kill
+            except (ValueError, KeyError, TypeError):  # empty, or incomplete because its writer was killed
                 continue
             checksums[key] = checksum
         return {key: checksum for key, checksum in checksums.items() if checksum is not None}
 
 
 def rename(old: Path, new: Path) -> None:
-    """Rename a file, for good: also after a power cut."""
+    """Rename a file so that the new name survives a power cut."""
     os.replace(old, new)
     folder = os.open(new.parent, os.O_RDONLY)
     try:
@@ -124,6 +124,6 @@ def _entries(checksums: Mapping[Key, str | None]) -> list[dict[str, Any]]:
 
 
 def _parse(entry: dict[str, Any]) -> tuple[Key, Any]:
-    """A tile and its checksum out of JSON."""
+    """A tile's key and its checksum, from JSON."""
     i, j = entry["tile"]
     return (i, j), entry["blake2b"]

@@ -1,4 +1,4 @@
-"""A kernel as a matrix, wherever it is: a tensor, an array on disk, or something known by its products."""
+"""A kernel as a matrix, whatever holds it: a tensor, an array on disk, or something that only has products."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from torchtangent.operators import Operator
 from torchtangent.operators.autocast import without_autocast
 from torchtangent.operators.product import product
 
-_BLOCK_BYTES = 256 << 20  # of a matrix that is moved in blocks of rows
-_COLUMNS = 256  # of the identity that a product is asked for at once
+_BLOCK_BYTES = 256 << 20  # size of the blocks of rows in which a matrix is moved
+_COLUMNS = 256  # columns of the identity multiplied at a time
 
 
 class Matrix(ABC):
-    """A real matrix (M, N): what `as_matrix` makes of a kernel.
+    """A real matrix (M, N), made from a kernel by `as_matrix`.
 
     Attributes:
         shape: (M, N).
-        dtype: Of products and rows, float32 at least.
-        stored: Of the numbers as they are given, which says how exact they are.
-        device: Where they are computed.
-        resident: Whether a product with few columns costs little more than its multiplications.
+        dtype: The dtype of products and rows, at least float32.
+        stored: The dtype of the numbers as given, which says how exact they are.
+        device: Where products are computed.
+        resident: Whether nothing has to be moved for a product: its cost is that of the multiplications.
     """
 
     shape: tuple[int, int]
@@ -46,17 +46,17 @@ class Matrix(ABC):
         """K V."""
 
     def times(self, V: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
-        """K V in float64, where entries of K are known: what is left of nearly equal ones is not lost in rounding."""
+        """K V, computed in float64 if the entries of K are at hand, so that terms may cancel without loss."""
         with float32_products():
             return (self @ V.to(self.dtype)).double()
 
     @abstractmethod
     def rows(self, index: Int[Tensor, " R"]) -> Float[Tensor, "R N"]:
-        """Some rows."""
+        """The rows with these indices."""
 
     @abstractmethod
     def dense(self) -> Float[Tensor, "M N"]:
-        """All of it; not a copy if it is a tensor already."""
+        """The whole matrix; not a copy if it is a tensor already."""
 
     @abstractmethod
     def diagonal(self) -> Float[Tensor, " M"]:
@@ -64,12 +64,12 @@ class Matrix(ABC):
 
 
 def as_matrix(K: Tensor | np.ndarray | Operator | Any, device: torch.device | str | None = None) -> Matrix:
-    """What can be done with a kernel as a matrix (M, N).
+    """A kernel as a `Matrix` (M, N).
 
     Args:
-        K: A tensor or an array, also one on disk (`np.load(…, mmap_mode="r")`), of shape (M, N), or (M, N, C, C), which
-            has a row for each sample and output; an operator; or anything with `shape` and `@`, which is given arrays
-            if its `dtype` is numpy's, and tensors if it is torch's. One without a dtype is asked for a product.
+        K: A tensor or an array, possibly on disk (`np.load(…, mmap_mode="r")`), of shape (M, N) or (M, N, C, C), which
+            then has a row for each sample and output; an operator; or any object with `shape` and `@`. Such an object
+            is given arrays if its `dtype` is numpy's and tensors if it is torch's; without a dtype, both are tried.
         device: Where to compute; by default where K is.
 
     >>> K = as_matrix(np.eye(3)[:2])
@@ -101,16 +101,16 @@ def as_square(K: Tensor | np.ndarray | Operator | Any, device: torch.device | st
 
 
 def _checked_dtype(dtype: Any) -> torch.dtype:
-    """A dtype of floating-point numbers, torch's or numpy's, as torch's."""
-    found = dtype if isinstance(dtype, torch.dtype) else torch.from_numpy(np.empty(0, dtype)).dtype
-    if not found.is_floating_point:
+    """The torch dtype for one of torch or numpy, which must be a floating-point one."""
+    own = dtype if isinstance(dtype, torch.dtype) else torch.from_numpy(np.empty(0, dtype)).dtype
+    if not own.is_floating_point:
         raise ValueError(f"K has dtype {dtype}: a kernel has floating-point numbers. Convert it first.")
-    return found
+    return own
 
 
 @final
 class _Resident(Matrix):
-    """A tensor that is where it is needed."""
+    """A tensor with the right dtype on the right device."""
 
     resident = True
 
@@ -137,7 +137,7 @@ class _Resident(Matrix):
 
 @final
 class _Streamed(Matrix):
-    """An array, or a tensor of another kind or place, that is brought over in blocks of rows."""
+    """An array, or a tensor of another dtype or device, that is converted in blocks of rows."""
 
     def __init__(self, K: Any, dtype: torch.dtype, device: torch.device) -> None:
         self._K, self.dtype, self.device = K, dtype, device
@@ -168,23 +168,23 @@ class _Streamed(Matrix):
 
     def diagonal(self) -> Float[Tensor, " M"]:
         n = np.arange(min(self._K.shape[:2]))
-        found = self._K[n, n]  # (N,) or (N, C, C)
-        found = found if isinstance(found, Tensor) else torch.from_numpy(np.array(found))
-        return (found.diagonal(dim1=1, dim2=2).flatten() if found.dim() == 3 else found).to(self.device, self.dtype)
+        own = self._K[n, n]  # (N,) or (N, C, C)
+        own = own if isinstance(own, Tensor) else torch.from_numpy(np.array(own))
+        return (own.diagonal(dim1=1, dim2=2).flatten() if own.dim() == 3 else own).to(self.device, self.dtype)
 
     def _blocks(self) -> Iterator[Float[Tensor, "R N"]]:
         for i in range(0, self._K.shape[0], self._step):
             yield self._moved(self._K[i : i + self._step])
 
     def _moved(self, block: Any) -> Float[Tensor, "R N"]:
-        """On the device; a copy of an array, for torch takes no read-only memory."""
+        """Rows on the device. An array is copied, because torch does not accept read-only memory."""
         block = (block if isinstance(block, Tensor) else torch.from_numpy(np.array(block))).to(self.device, self.dtype)
         return block if block.dim() == 2 else flatten(block)
 
 
 @final
 class _Products(Matrix):
-    """Something of which only products are known, symmetric where rows or the diagonal are asked for."""
+    """An object that only has products; where rows are asked for, it must be symmetric."""
 
     def __init__(self, K: Any, device: torch.device | str | None) -> None:
         self._K = K
@@ -194,7 +194,7 @@ class _Products(Matrix):
         self._takes_arrays = not isinstance(dtype, torch.dtype)
         self.dtype = torch.promote_types(_checked_dtype(dtype), torch.float32) if self._takes_arrays else dtype
         where = "cpu" if self._takes_arrays else getattr(K, "device", "cpu")
-        self.device = torch.empty(0, device=where).device  # "cuda" is "cuda:0"
+        self.device = torch.empty(0, device=where).device  # resolves "cuda" to "cuda:0"
         if device is not None and torch.empty(0, device=device).device != self.device:
             raise ValueError(f"K works on {self.device} and cannot be moved to {device} from here.")
 
@@ -224,7 +224,7 @@ class _Products(Matrix):
 
 
 def _dtype_of_products(K: Any) -> Any:
-    """That of a product with what K takes: a tensor of its own dtype, or an array."""
+    """The dtype of K @ v, for whichever v it accepts: a tensor of float32 or float64, or an array."""
     v = torch.ones(K.shape[1], 1, device=getattr(K, "device", "cpu"))
     error: Exception | None = None
     for one in (v, v.double(), np.ones((K.shape[1], 1), np.float32)):

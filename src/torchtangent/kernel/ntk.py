@@ -38,7 +38,7 @@ def ntk(
         model: Any module whose samples do not interact (BatchNorm and dropout in eval mode).
         x1: Inputs: a tensor (N1, ...), a tuple or dict of them, or a data set of single inputs. They may live on the
             CPU while the model is on a GPU.
-        x2: Other inputs; the same ones if not given, and then K is symmetric to the last bit.
+        x2: Inputs of the second axis; by default x1, and then K is symmetric to the last bit.
         output: Which tensor of the model's result, (N, C) or (N, T, C), in which case T·C counts as C.
         reduce: "full"; "trace", Σ_c K[n,m,c,c]; "sum", Σ_ce K[n,m,c,e]; or "diag", K[n,m,c,c].
         params: Which parameters, by name pattern or a predicate (name, parameter); all trainable ones by default.
@@ -47,11 +47,11 @@ def ntk(
             summed in float32). The model's own by default; the model itself always runs in its own.
         max_memory: Bytes to stay within; by default a fixed fraction of the machine's memory, which the environment
             variable `TORCHTANGENT_MEMORY` can set, such as 0.2 where several processes share it.
-        out: A file (.npy) to write the kernel to, tile by tile. A run that was stopped goes on where it was; under
+        out: A file (.npy) to write the kernel to, tile by tile. A run that was stopped resumes where it was; under
             torchrun the ranks share the tiles.
         progress: Show a line with rate and end time: True, False, on terminals only (default), or a function of
             (pairs done, pairs in all).
-        explain: Print the plan: for each parameter the way, the multiplications, the bytes and predicted seconds.
+        explain: Print the plan: for each parameter the way, multiplications, bytes per sample and predicted seconds.
 
     Returns:
         (N1, N2, C, C) for "full", (N1, N2, C) for "diag", (N1, N2) for "trace" and "sum"; with `out` a read-only

@@ -1,4 +1,4 @@
-"""What is kept of a stretch of samples while its tiles are computed."""
+"""What is kept of consecutive samples while their tiles are computed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchtangent.operators import memory
 
 @dataclass(frozen=True)
 class Part:
-    """Parameters that are contracted together: one, one with its bias, or several of which J is kept, side by side."""
+    """Parameters that are contracted together: one, a weight with its bias, or several with their J side by side."""
 
     names: tuple[str, ...]
     ways: tuple[Way, ...]
@@ -30,7 +30,7 @@ class Part:
         return self.ways[0]
 
     def keep(self, layers: Mapping[str, LayerJacobian]) -> Kept:
-        """What is kept of some samples."""
+        """The tensors that are kept of a batch of samples."""
         chosen = [layers[name] for name in self.names]
         if len(chosen) > 1 and isinstance(self.way, Formed):
             return self._side_by_side(chosen, self.way.outputs)
@@ -57,8 +57,8 @@ class Part:
 class Panel:
     """Kept tensors of `n` samples in the format of a precision, filled batch by batch.
 
-    float16 has a narrow range, so each tensor carries a scale, a power of two that brings its largest entry near the
-    top of the range that the sums of its way leave free. A later batch with larger entries rescales what is there.
+    float16 has a narrow range, so each tensor is scaled by a power of two that makes its entries as large as they can
+    be without an overflow in the sums of its way. When a later batch has larger entries, earlier ones are rescaled.
     """
 
     def __init__(self, parts: Sequence[Part], precision: Precision, n: int, ranks: Ranks = Ranks()) -> None:  # noqa: B008
@@ -74,7 +74,7 @@ class Panel:
         new = self._keep(layers)
         largest = self._largest(new)
         count = len(new[0][0])
-        if not self.kept:  # all at once: where memory ends, nothing is there
+        if not self.kept:  # assigned as a whole: if memory runs out, nothing is left half allocated
             self.kept = [[t if self._as_is(t) else self._room(t) for t in tensors] for tensors in new]
             self.scales = [[math.inf if self._scaled(t) else 1.0 for t in tensors] for tensors in new]
         for i, (part, tensors) in enumerate(zip(self.parts, new, strict=True)):
@@ -89,7 +89,7 @@ class Panel:
         self.filled += count
 
     def _keep(self, layers: Mapping[str, LayerJacobian]) -> list[Kept]:
-        """What each part keeps; an error that names all those that are used differently."""
+        """What each part keeps; raises one `DifferentUse` that names all parameters used differently."""
         new: list[Kept] = []
         different: list[str] = []
         for part in self.parts:
@@ -102,15 +102,15 @@ class Panel:
         return new
 
     def tile(self, part: int, rows: slice) -> Kept:
-        """What is kept of some of the samples."""
+        """What is kept of some samples, for one part."""
         return [t[rows] for t in self.kept[part]]
 
     def unit(self, part: int) -> float:
-        """What a product of kept tensors has to be multiplied with."""
+        """The factor that undoes the scales in a product of a part's kept tensors."""
         return 1 / math.prod(self.scales[part])
 
     def _as_is(self, t: Tensor) -> bool:
-        """Whether a tensor can be kept without a copy: all samples are in it, and little else in its memory."""
+        """Whether a tensor can be kept without a copy: it has all samples, and its storage holds little else."""
         whole = len(t) == self.n and t.is_contiguous() and t.untyped_storage().nbytes() <= 2 * t.nbytes
         return whole and t.dtype == self._format(t) and not self._scaled(t)
 
@@ -124,7 +124,7 @@ class Panel:
         return self.precision.held if t.is_floating_point() else t.dtype
 
     def _largest(self, new: Sequence[Kept]) -> list[list[float]]:
-        """The largest magnitude of each tensor, with one synchronization."""
+        """The largest magnitude in each tensor (float16 only), with one synchronization for all."""
         if self.precision.held != torch.float16:
             return []
         norms = [torch.linalg.vector_norm(t.float(), math.inf) for tensors in new for t in tensors]
@@ -137,7 +137,7 @@ class Panel:
             self.scales[i][j] = scale
 
     def share(self) -> None:
-        """Get from the other ranks what they captured, brought to a common scale."""
+        """Exchange what all ranks captured, after bringing it to a common scale."""
         if self.ranks.size == 1:
             return
         every = self.ranks.gather(self.scales)
@@ -147,8 +147,8 @@ class Panel:
 
 
 def _scale(largest: float, terms: int) -> float:
-    """A power of two with which `terms` products of two such numbers stay below 2¹⁵."""
+    """A power of two that keeps sums of `terms` products below 2¹⁵ for factors of magnitude up to `largest`."""
     if not largest > 0:
-        return 2.0**60  # all zeros, so far
+        return 2.0**60  # only zeros so far
     top = min(8.0, (15 - math.log2(terms)) / 2)
     return 2.0 ** min(60, max(-60, math.floor(top - math.log2(largest))))

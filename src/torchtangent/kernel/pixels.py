@@ -1,8 +1,9 @@
 """Convolutions without forming patches: the Gram matrix of pixels, summed over the taps' shifts.
 
-⟨patch_s(x_n), patch_t(x_m)⟩ = Σ_k x_n[s+k]·x_m[t+k] for the taps k, so that the products are of pixels (with as many
-terms as there are channels) and not of patches (with as many as channels times taps). With a stride, only pixels that
-are a multiple of it apart meet: pixels of each residue are multiplied among themselves.
+⟨patch_s(x_n), patch_t(x_m)⟩ = Σ_k x_n[s+k]·x_m[t+k] over the taps k: inner products of pixels (one term per channel)
+replace those of patches (one term per channel and tap). With a stride, only pixels whose distance is a multiple of it
+are ever paired. So pixels are grouped by their residue modulo the stride and multiplied within each group only; a pixel
+of a group is called a cell.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Slices = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Pixels(Way):
-    """Σ_st (Σ_k x_n[s+k]·x_m[t+k]) (d_ns·d_mt) for a convolution in one group."""
+    """Σ_st (Σ_k x_n[s+k]·x_m[t+k]) (d_ns·d_mt) for a convolution with one group."""
 
     outputs: Outputs
     layer: Outer
@@ -38,7 +39,7 @@ class Pixels(Way):
 
     @cached_property
     def patches(self) -> Patches:
-        """The geometry with zeros for a border; any other border is made part of the input."""
+        """The geometry with zero padding; any other padding becomes part of the input."""
         p = self.layer.locate
         assert isinstance(p, Patches)
         return p if p.mode == "zeros" else replace(p, pad=(0,) * len(p.pad))
@@ -49,32 +50,32 @@ class Pixels(Way):
 
     @cached_property
     def size(self) -> tuple[int, ...]:
-        """The pixels of an input along each axis."""
+        """The number of input pixels along each axis."""
         return tuple(self._input(self.layer.source).shape[2:])
 
     @cached_property
     def places(self) -> tuple[int, ...]:
-        """The output locations along each axis."""
+        """The number of output locations along each axis."""
         return self.patches.places(self.size)
 
     @cached_property
     def cells(self) -> tuple[int, ...]:
-        """The pixels of one residue along each axis."""
+        """The number of pixels with the same residue along each axis."""
         return tuple(math.ceil(s / t) for s, t in zip(self.size, self.patches.step, strict=True))
 
     @cached_property
     def residues(self) -> list[tuple[int, ...]]:
-        """Which pixels the taps see, modulo the stride."""
+        """The residues modulo the stride of the pixels that some tap reads."""
         windows = [pixels for _, pixels in self.patches.windows(self.size)]
         return sorted({tuple(w.start % w.step for w in pixels) for pixels in windows})
 
     @cached_property
-    def met(self) -> int:
-        """Pairs of pixels that are multiplied."""
+    def pixel_pairs(self) -> int:
+        """How many pairs of pixels are multiplied, per pair of samples."""
         return len(self.residues) * math.prod(self.cells) ** 2
 
     def taps(self) -> Iterator[tuple[Slices, int, Slices]]:
-        """For each tap the locations at which it sees a pixel, these pixels' residue, and their cells."""
+        """For each tap: the locations at which it reads a pixel, the index of the pixels' residue, and their cells."""
         for locations, pixels in self.patches.windows(self.size):
             residue = tuple(w.start % w.step for w in pixels)
             cells = (
@@ -85,14 +86,18 @@ class Pixels(Way):
 
     def cost(self) -> Cost:
         o, (_, C, S, O) = self.outputs, self.layer.d.shape[1:]
-        many = o.batches * o.rows**2
+        entries = o.batches * o.rows**2  # of the kernel, per pair of samples
         channels, pixels = self.layer.source.shape[1], math.prod(self.size)
         taps = inputs_of(self.layer) // channels
-        moved = many if fused.usable(self.layer.d) else 3 * taps + 4 * many  # fused, each product is read once
-        traffic = self.met + S**2 * moved
+        moved = entries if fused.usable(self.layer.d) else 3 * taps + 4 * entries  # fused, each product is read once
         held = channels * pixels + C * S * O
-        products = self.met * channels + many * S**2 * O * o.folded
-        return Cost(products, 0, traffic, held, held, self.met + many * S**2)
+        return Cost(
+            pair=self.pixel_pairs * channels + entries * S**2 * O * o.folded,
+            traffic=self.pixel_pairs + S**2 * moved,
+            held=held,
+            opened=held,  # x and d in another order
+            least=self.pixel_pairs + entries * S**2,  # both kinds of products with one other sample
+        )
 
     def keep(self, layer: LayerJacobian) -> Kept:
         layer = alike(layer, self.layer)
@@ -103,7 +108,7 @@ class Pixels(Way):
         S = left[1].shape[3]
         x2, d2 = self._by_cell(right[0]), _by_location(right[1])
         size = left[0].element_size() if fused.usable(left[0]) else 3 * out.element_size()
-        per_sample = M * size * (self.met + S**2 * B * R * Q)
+        per_sample = M * size * (self.pixel_pairs + S**2 * B * R * Q)
         for rows, columns in strips(out, left, right, room // per_sample):
             x1, d1 = self._by_cell(left[0][rows]), _by_location(left[1][rows])
             m = columns.stop
@@ -137,10 +142,10 @@ class Pixels(Way):
 
     @cached_property
     def meetings(self) -> Int[Tensor, "SS met 2"]:
-        """Each pair of locations, then the pairs of cells that meet in their patches; −1 where there are none.
+        """For each pair of locations: the pair itself, then for each tap the pair of cells it reads, or −1.
 
-        The first cell is counted through all residues, the second within its own. Pairs of locations with the same
-        distance share pixels, so they follow each other.
+        The first cell of a pair is numbered across all residues, the second within its own. Pairs of locations at the
+        same distance share pixels, so they are listed together.
         """
         cells = torch.arange(math.prod(self.cells), device="cpu").view(self.cells)
         seen = torch.full((math.prod(self.patches.taps), *self.places), -1, device="cpu")
@@ -150,7 +155,8 @@ class Pixels(Way):
             first[k] = residue * cells.numel()
         seen = seen.flatten(1)
         wide = torch.arange(math.prod(2 * n for n in self.places), device="cpu").view([2 * n for n in self.places])
-        place = wide[tuple(slice(n) for n in self.places)].flatten()  # differences of these tell distances apart
+        # In a grid twice as wide, two pairs of places have the same difference only if their distance is the same.
+        place = wide[tuple(slice(n) for n in self.places)].flatten()
         S = len(place)
         order = (place - place[:, None]).flatten().argsort(stable=True)
         s, t = order // S, order % S
@@ -159,7 +165,7 @@ class Pixels(Way):
         return torch.cat([torch.stack([s, t], 1).unsqueeze(1), met], 1).to(self.layer.d.device, torch.int32)
 
     def _by_cell(self, x: Float[Tensor, "N channels *size"]) -> Float[Tensor, "residues cells N channels"]:
-        """The pixels of each residue; zeros where the last ones are missing."""
+        """The pixels of each residue, padded with zeros where a residue has fewer."""
         step = self.patches.step
         missing = [n * t - s for n, t, s in zip(self.cells, step, self.size, strict=True)]
         if any(missing):

@@ -1,4 +1,4 @@
-"""Which way for which layer, and in what tiles, under a memory budget: a pure function of shapes."""
+"""The plan of a kernel: a way for each layer, and tiles that fit a memory budget. A pure function of shapes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from torchtangent.kernel.task import COPIES, SHARES, Task
 from torchtangent.kernel.way import ALIGN, Outputs, Way, aligned, is_plain_convolution
 from torchtangent.notice import warn
 
-_SHARE = 0.25  # of the memory that is free for work goes to captures and blocks, the rest to what is kept
-_BATCH = {"cpu": 4096, "cuda": 8192}  # samples captured at a time, at most
-_CAPTURED = {"cpu": 80 << 20, "cuda": 4 << 30}  # and bytes: a CPU takes long to get more, and to fill it
-_FEW = {"cpu": 64, "cuda": 1024}  # samples that are captured together if they fit, however many bytes that is
-_ROOM = {"cpu": 32 << 20, "cuda": 1 << 40}  # bytes for products, at most: small ones stay in a CPU's cache
-_MARGINS = (1.0, 1.1, 1.5)  # how much longer a way that keeps less may take, the first with which all samples fit
+_SHARE = 0.25  # share of the free memory for captures and blocks; the rest holds what is kept of the samples
+_BATCH = {"cpu": 4096, "cuda": 8192}  # most samples captured at a time
+_CAPTURED = {"cpu": 80 << 20, "cuda": 4 << 30}  # most bytes captured at a time: a CPU is slow to allocate and fill more
+_FEW = {"cpu": 64, "cuda": 1024}  # samples captured at a time even if they exceed these bytes, as long as they fit
+_ROOM = {"cpu": 32 << 20, "cuda": 1 << 40}  # most bytes for products: on a CPU they should stay in the cache
+_MARGINS = (1.0, 1.1, 1.5)  # slowdowns accepted for a way that keeps less, tried in turn until all samples fit
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Plan:
 
     Args:
         parts: Parameters that are contracted together, and how.
-        edges: Where tiles start along the two sample axes, and the end.
-        panel: Tiles along an axis of which the factors are kept at a time.
+        edges: Where tiles start along each of the two sample axes, then where the last one ends.
+        panel: How many tiles along an axis have their factors kept at a time.
         batch: Samples captured at a time.
         room: Bytes for the products of a block.
-        lines: For people: a line for each parameter.
+        lines: The printed table: parameter, way, multiplications, kept bytes per sample and predicted seconds.
     """
 
     parts: tuple[Part, ...]
@@ -51,20 +51,23 @@ class Plan:
         return {name: way.name for part in self.parts for name, way in zip(part.names, part.ways, strict=True)}
 
     def to_json(self) -> dict[str, Any]:
-        """What has to be the same for the same numbers."""
+        """Everything in the plan that the rounding of the kernel depends on."""
         edges = {"edges1": list(self.edges[0]), "edges2": list(self.edges[1])}
         return {**edges, "ways": self.ways, "panel": self.panel, "batch": self.batch, "room": self.room}
 
     def follow(self, task: Task, stored: Mapping[str, Any]) -> Plan:
-        """The plan of an earlier run. If as many samples cannot be kept today, fewer, which may change roundings."""
+        """This plan, changed to follow the one of an earlier run.
+
+        If fewer samples fit into memory now, fewer are kept at a time, which may change roundings.
+        """
         edges = (tuple(stored["edges1"]), tuple(stored["edges2"]))
         longest = max(edges[0][1], edges[1][1])
         planned = make_plan(replace(task, ranks=1), stored["ways"])
         if edges[0][1] > planned.edges[0][1] or stored["batch"] > planned.batch:
             warn(
-                f"The plan it began with has tiles of {edges[0][1]} samples, captured {stored['batch']} at a time; "
-                f"{planned.edges[0][1]} and {planned.batch} fit into max_memory now. It is followed, with more "
-                "memory.",
+                f"The earlier run's plan has tiles of {edges[0][1]} samples, captured {stored['batch']} at a time, but "
+                f"only {planned.edges[0][1]} and {planned.batch} fit into max_memory now. It is followed all the same, "
+                "and takes more memory than that.",
             )
         fits = max(1, self.panel * self.edges[0][1] // longest)
         everything = self.panel >= max(map(len, self.edges)) - 1
@@ -94,11 +97,11 @@ def make_plan(task: Task, ways: Mapping[str, str] | None = None) -> Plan:
 
     Args:
         task: What is to be done.
-        ways: Names of ways, to take these.
+        ways: The way to take for some parameters, by name, instead of the cheapest.
     """
     need = 0
     while isinstance(plan := _plan_within(replace(task, budget=max(task.budget, need)), ways), int):
-        need = max(plan, need + 1)  # with more memory other ways are possible, which may need more
+        need = max(plan, need + 1)  # a larger budget admits other ways, which may need even more
     if need:
         raise ValueError(
             f"max_memory of {task.budget:,} bytes is too small: one tile of one sample needs {need:,} "
@@ -109,7 +112,7 @@ def make_plan(task: Task, ways: Mapping[str, str] | None = None) -> Plan:
 
 
 def _plan_within(task: Task, ways: Mapping[str, str] | None) -> Plan | int:
-    """The plan, or the bytes that it lacks memory for."""
+    """The plan, or, if the budget is too small for any, the bytes that it needs."""
     n, m = task.samples
     everything = n + (m or 0)
     for margin in _MARGINS:
@@ -118,7 +121,7 @@ def _plan_within(task: Task, ways: Mapping[str, str] | None) -> Plan | int:
         if everything * held <= (1 - _SHARE) * (task.budget - task.result):
             break
     tile = task.outputs.batches * task.outputs.rows**2 * task.precision.total.itemsize
-    tile *= 2 if task.result else 3  # a copy of it, and one that is on its way to disk
+    tile *= 2 if task.result else 3  # the tile, a copy of it and, if it goes elsewhere, the previous one on its way
     if task.separate and not task.result:
         tile *= len(chosen)
     captured = task.captured + COPIES * 4 * sum(w.cost().held for w in chosen.values() if isinstance(w, Formed))
@@ -133,7 +136,7 @@ def _plan_within(task: Task, ways: Mapping[str, str] | None) -> Plan | int:
     if everything * held + work <= free:
         panel = max(len(edges1), len(edges2)) - 1
     else:
-        kept = int((free - work) / (2 * held))  # samples of a panel, of which each rank needs tiles
+        kept = int((free - work) / (2 * held))  # samples of a panel; it should have tiles for every rank
         fits = max(1, kept if task.ranks == 1 else kept // (SHARES * task.ranks))
         if fits < max(edges1[1], edges2[1]):
             edge = fits
@@ -153,24 +156,24 @@ def _plan_within(task: Task, ways: Mapping[str, str] | None) -> Plan | int:
 
 
 def possible_ways(layer: LayerJacobian, outputs: Outputs) -> list[Way]:
-    """All ways that fit a layer."""
-    found: list[Way] = [Formed(outputs, layer.shape.numel())]
+    """All ways that apply to a layer."""
+    ways: list[Way] = [Formed(outputs, layer.shape.numel())]
     if isinstance(layer, Outer):
         few = replace(layer, source=layer.source[:1], d=layer.d[:1])
         if layer.d.shape[3] == 1:
-            return [*found, Product(outputs, few)]
-        found += [Forming(outputs, few), Locations(outputs, few)]
+            return [*ways, Product(outputs, few)]
+        ways += [Forming(outputs, few), Locations(outputs, few)]
         if is_plain_convolution(layer):
-            found.append(Pixels(outputs, few))
+            ways.append(Pixels(outputs, few))
     elif isinstance(layer, Lookup):
-        found.append(Tokens(outputs, replace(layer, index=layer.index[:1], d=layer.d[:1])))
-    return found
+        ways.append(Tokens(outputs, replace(layer, index=layer.index[:1], d=layer.d[:1])))
+    return ways
 
 
 def _choose(task: Task, layer: LayerJacobian, name: str | None, margin: float) -> Way:
-    """The way of least predicted seconds; among those that are nearly as fast, the one that keeps least.
+    """The way that keeps least among those predicted to take at most `margin` times as long as the fastest.
 
-    Ways for which memory is too small, even for one sample, are taken only if there is no other.
+    A way that does not fit into memory even for one sample is taken only if there is no other.
     """
     ways = possible_ways(layer, task.outputs)
     if name is not None:
@@ -183,11 +186,15 @@ def _choose(task: Task, layer: LayerJacobian, name: str | None, margin: float) -
 
 
 def _parts(task: Task, chosen: Mapping[str, Way]) -> tuple[Part, ...]:
-    """A bias goes with its weight, the others of which J is kept into one part, unless kernels are wanted apart."""
+    """Group parameters: a bias goes with its weight, all others whose J is kept form one part.
+
+    If each parameter's kernel is wanted, every parameter is a part of its own.
+    """
     if task.separate:
         return tuple(Part((name,), (way,)) for name, way in chosen.items())
     formed = {name: way for name, way in chosen.items() if isinstance(way, Formed)}
-    parts, scaled = [], task.precision.held == torch.float16  # then the inputs have a scale, and a bias's one has not
+    scaled = task.precision.held == torch.float16  # then a is scaled, and a_n·a_m + 1 would add an unscaled 1
+    parts = []
     for name, way in chosen.items():
         if isinstance(way, Product) and not scaled:
             biases = [bias for bias in formed if is_bias_of(task.layers[bias], task.layers[name])]
@@ -201,7 +208,7 @@ def _parts(task: Task, chosen: Mapping[str, Way]) -> tuple[Part, ...]:
 
 
 def _lines(task: Task, part: Part, edge: int) -> Iterator[tuple[str, str, int, int, float]]:
-    """For people: each parameter with its way and what that costs; a bias that goes with its weight costs nothing."""
+    """The lines of the printed table; a bias that goes with its weight costs nothing."""
     for i, (name, way) in enumerate(zip(part.names, part.ways, strict=True)):
         if i and not isinstance(part.way, Formed):
             yield name, part.way.name, 0, 0, 0.0
@@ -211,29 +218,29 @@ def _lines(task: Task, part: Part, edge: int) -> Iterator[tuple[str, str, int, i
 
 
 def _bytes(task: Task, ways: Sequence[Way]) -> tuple[int, int]:
-    """Bytes of a sample: kept, and opened."""
+    """Bytes per sample: those kept by all ways, and the most that one way needs while a block is computed."""
     item = task.precision.held.itemsize
     costs = [way.cost() for way in ways]
     opened = max(c.opened + c.least for c in costs)
     if task.precision.half and task.machine.kind == "cpu":
-        opened += 2 * max(c.held for c in costs)  # products are taken of float32 copies
+        opened += 2 * max(c.held for c in costs)  # products are computed from float32 copies
     return item * sum(c.held for c in costs), item * opened
 
 
 def _least_work(captured: int, opened: int, tile: int) -> int:
-    """Bytes without which nothing can be captured or contracted."""
+    """The fewest bytes with which one sample can be captured and one pair contracted."""
     return max(captured, 2 * (tile + 2 * opened))
 
 
 def _cut(task: Task, edge: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Where tiles begin and end, on both sides."""
+    """Where tiles begin and end along both axes."""
     n, m = task.samples
     rows = _edges(n, edge)
     return rows, rows if m is None else _edges(m, edge)
 
 
 def _edges(n: int, edge: int) -> tuple[int, ...]:
-    """Tiles of nearly equal size, aligned where there are several."""
+    """Where tiles begin and end along one axis: nearly equal sizes, aligned if there are several."""
     tiles = math.ceil(n / edge)
     step = math.ceil(n / tiles)
     if tiles > 1 and step > ALIGN:
@@ -242,7 +249,7 @@ def _edges(n: int, edge: int) -> tuple[int, ...]:
 
 
 def _largest(fits: Callable[[int], bool], most: int) -> int:
-    """The largest number up to `most` that fits, 1 at least."""
+    """The largest number up to `most` that fits, but at least 1; by bisection."""
     low, high = 1, max(1, most)
     while low < high:
         middle = (low + high + 1) // 2

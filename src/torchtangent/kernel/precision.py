@@ -1,4 +1,4 @@
-"""Number formats of a kernel: in what the factors are held, and how products are summed."""
+"""Number formats of a kernel: how its factors are stored and how products are summed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torchtangent.kernel.split import SplitConvolutions
 from torchtangent.notice import check_choice
 from torchtangent.operators import product as products
 
-_TERMS = 1 << 13  # of one product on tensor cores: if they are of one sign, the error is 5e-5, of half as many half
-_ENTRIES = 1 << 24  # of products that are computed side by side, at most
+_TERMS = 1 << 13  # longest sum on tensor cores: if all terms have one sign, its relative error is 5e-5
+_ENTRIES = 1 << 24  # most entries of products that are computed side by side
 
 
 @dataclass(frozen=True)
 class Precision:
-    """What the factors are held in, and what the kernel is summed in (never below float32)."""
+    """The dtype that factors are held in, and the one that the kernel is summed in (at least float32)."""
 
     name: str
     held: torch.dtype
@@ -46,7 +46,7 @@ PRECISIONS = {
 
 
 def find_precision(precision: str | torch.dtype | None, model_dtype: torch.dtype) -> Precision:
-    """A precision by its name or dtype; None is the model's own, float32 at least."""
+    """A precision by its name or dtype; None means the model's own, at least float32."""
     if precision is None:
         precision = "float64" if model_dtype == torch.float64 else "float32"
     name = str(precision).removeprefix("torch.")
@@ -56,10 +56,10 @@ def find_precision(precision: str | torch.dtype | None, model_dtype: torch.dtype
 
 @contextmanager
 def for_captures(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Captures run in full precision; where factors are rounded to 16 bits afterwards, nearly (see split.py).
+    """Captures run in full precision; nearly so (see split.py) if factors are rounded to 16 bits afterwards.
 
-    Only convolutions run in TF32 if it is asked: in a fully connected network it turns so many ReLUs to the wrong side
-    that its kernel is off by a percent. And an error in a cotangent is in every layer before it.
+    With "tf32", only convolutions run in TF32: in a fully connected network TF32 would flip so many ReLUs that the
+    kernel is off by a percent. An error in one layer's cotangent spreads to all layers before it.
     """
     with (
         float32_products(convolution="tf32" if precision.name == "tf32" else "ieee"),
@@ -74,7 +74,7 @@ def for_contractions(precision: Precision) -> AbstractContextManager[None]:
 
 
 def multiply(x: Float[Tensor, "*B n k"], y: Float[Tensor, "*B m k"]) -> Float[Tensor, "*B n m"]:
-    """x yᵀ, summed and returned in float32 at least."""
+    """x yᵀ, summed and returned in at least float32."""
     if x.element_size() > 2:
         return products.product(x, y.mT)
     if x.is_cuda and x.dim() == 2:
@@ -87,8 +87,8 @@ def multiply(x: Float[Tensor, "*B n k"], y: Float[Tensor, "*B m k"]) -> Float[Te
 def add_product(out: Float[Tensor, "n m"], x: Float[Tensor, "n k"], y: Float[Tensor, "m k"], alpha: float) -> None:
     """out += alpha x yᵀ.
 
-    Tensor cores cut off the low bits of their running sum instead of rounding it, an error that grows with the number
-    of terms; so products are summed in pieces.
+    Tensor cores truncate the low bits of their running sum instead of rounding, an error that grows with the number of
+    terms; so long sums are taken in pieces.
     """
     if x.is_cuda:
         _add_pieces(out, x, y, alpha)
@@ -99,7 +99,7 @@ def add_product(out: Float[Tensor, "n m"], x: Float[Tensor, "n k"], y: Float[Ten
 
 
 def _add_pieces(out: Float[Tensor, "n m"], x: Float[Tensor, "n k"], y: Float[Tensor, "m k"], alpha: float) -> None:
-    """The same on a GPU, which a small product does not fill: several pieces of the sum are computed side by side."""
+    """The same on a GPU. A small product would not fill it, so several pieces of its sum are computed side by side."""
     short = _TERMS // 2
     many = min(_ENTRIES, x.numel() // 8) // max(1, out.numel())
     whole = x.shape[1] // short * short if many > 1 else 0

@@ -1,4 +1,4 @@
-"""A line that says how far a long computation is, how fast it goes and when it ends."""
+"""A line that shows how far a long computation is, its rate and when it will end."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-Report = Callable[[int, int], None]  # what is done and what there is to do
+Report = Callable[[int, int], None]  # (work done, total work)
 _PATIENCE = 2.0  # seconds before the line appears
-_PAUSE = 0.2
+_PAUSE = 0.2  # seconds between updates
 
 
 class Progress:
     """Counts work; shows it on a terminal, or reports it to a function.
 
     Args:
-        total: The work there is.
-        show: True or False; None shows it on a terminal only; or a function of (done, total).
-        what: What is under way.
-        unit: Of the work.
+        total: The total work.
+        show: True, False, None (on a terminal only), or a function of (done, total).
+        what: The name of the computation.
+        unit: The unit of work.
     """
 
     def __init__(self, total: int, show: bool | Report | None, what: str = "kernel", unit: str = "pairs") -> None:
@@ -30,7 +30,7 @@ class Progress:
         self.shown = False
 
     def add(self, work: int) -> None:
-        """Some work is done."""
+        """Record that some work is done."""
         self.done += work
         if self.report:
             self.report(self.done, self.total)

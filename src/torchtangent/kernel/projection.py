@@ -16,7 +16,7 @@ BLOCK = 64  # columns of a random projection that share a seed
 
 
 def projected(layers: dict[str, LayerJacobian], dimension: int, seed: int) -> Float[Tensor, "rows R"]:
-    """J Ω, unscaled."""
+    """J Ω, not yet divided by √dimension."""
     total: Tensor | None = None
     for place, layer in enumerate(layers.values()):
         times = _rank_one(layer)
@@ -38,11 +38,11 @@ def signs_of(key: tuple[int, ...], rows: int) -> Float[Tensor, "rows K"]:
 
 
 def _rank_one(layer: LayerJacobian) -> Callable[[Tensor, Tensor], Float[Tensor, "N C K"]]:
-    """(p, q) ↦ Σ_rs J[n,c,r,s] p[r] q[s] for columns p (first axis of the parameter) and q (the others)."""
+    """(p, q) ↦ Σ_rs J[n,c,r,s] p[r] q[s], column by column, for p on the parameter's first axis and q on the others."""
     if isinstance(layer, Outer) and layer.order == tuple(range(len(layer.order))):
         G, C, S, O = layer.d.shape[1:]
         I = inputs_of(layer)
-        if S * (C * O + I) < C * O * I:  # cheaper than to form J
+        if S * (C * O + I) < C * O * I:  # cheaper than forming J
             a, d = layer.a, layer.d
 
             def by_factors(p: Tensor, q: Tensor) -> Tensor:

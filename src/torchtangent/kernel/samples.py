@@ -14,11 +14,11 @@ from torch.utils.data import default_collate
 from torchtangent.jacobians.inputs import Inputs, batch_size, leaves, map_leaves, take
 from torchtangent.kernel.hashing import bytes_of, content_hash
 
-_READ_TWICE = 8  # items of a data set, before anything else
+_READ_TWICE = 8  # about this many items of a data set are read twice at the start, to see whether they repeat
 
 
 class Samples:
-    """N inputs of a model, given as it takes them, or as a data set of single inputs; moved to its device in batches.
+    """N inputs of a model, as it takes them or as a data set of single inputs; moved to its device in batches.
 
     Args:
         x: A tensor (N, ...), a tuple or dict of them, or anything with `len` and items that are single inputs (without
@@ -61,25 +61,25 @@ class Samples:
         return x
 
     def few(self) -> Inputs:
-        """The first two, or all: enough to look at a model with."""
+        """The first two samples (or the only one): enough to check a model and learn its shapes."""
         return self.batch(0, min(2, len(self)))
 
     def explained(self, error: TypeError) -> TypeError:
-        """What the model said of its inputs, with a guess where it was given several."""
+        """The model's own error about its inputs, with advice added if it was given several."""
         item = self.x if self.dataset is None else self.dataset[0]
         if not isinstance(item, tuple | list) or len(item) < 2:
             return error
         what, alone = ("The inputs are", "x") if self.dataset is None else ("An item of the data set is", "a data set")
         said = f"{what} {len(item)} things, and the model was given all of them"
-        found = TypeError(f"{error}. {said}; if one is a target, give {alone} without it.")
+        longer = TypeError(f"{error}. {said}; if one is a target, give {alone} without it.")
         for note in getattr(error, "__notes__", []):
-            found.add_note(note)
-        return found
+            longer.add_note(note)
+        return longer
 
     def fingerprint(self) -> str:
-        """A hash of all the inputs."""
+        """A hash of all inputs."""
         if self.dataset is None:
-            rest = map_leaves(lambda t: "tensor", self.x)  # names, and what is passed along
+            rest = map_leaves(lambda t: "tensor", self.x)  # the structure: names, and arguments that are not tensors
             return f"{content_hash((str(i), t) for i, t in enumerate(leaves(self.x)))} {rest!r}"
         items = (self.batch(i, i + 1) for i in range(self.count))
         return content_hash((f"{n}.{i}", t) for n, x in enumerate(items) for i, t in enumerate(leaves(x)))
@@ -92,7 +92,7 @@ class Samples:
 
 
 class Repeating:
-    """A data set whose items are read more than once, and must be the same each time."""
+    """A data set whose items are read more than once and must be the same each time; else an error is raised."""
 
     def __init__(self, dataset: Any) -> None:
         if not len(dataset):
@@ -107,8 +107,8 @@ class Repeating:
 
     def __getitem__(self, index: int) -> Any:
         item = self.dataset[index]
-        found = _checksum(item)
-        if self._seen.setdefault(index, found) != found:
+        checksum = _checksum(item)
+        if self._seen.setdefault(index, checksum) != checksum:
             raise ValueError(
                 f"The data set does not repeat: its item {index} differs from one time to the next, as with random "
                 "augmentation, but samples are read more than once. Switch it off, or pass the inputs as a tensor."
@@ -117,7 +117,7 @@ class Repeating:
 
 
 def _checksum(item: Any, start: int = 0) -> int:
-    """Of all that an item of a data set holds."""
+    """A checksum of everything in an item of a data set."""
     if isinstance(item, Mapping | tuple | list):
         for part in item.values() if isinstance(item, Mapping) else item:
             start = _checksum(part, start)
@@ -130,7 +130,7 @@ def _checksum(item: Any, start: int = 0) -> int:
 
 
 def check_alike(x1: Samples, x2: Samples) -> None:
-    """Both sides of a kernel must go through the same layers at the same locations."""
+    """Refuse inputs of different shapes: both sides of a kernel need the same layers at the same locations."""
     one, two = x1.shapes(), x2.shapes()
     if one != two:
         named = one.keys() != two.keys()

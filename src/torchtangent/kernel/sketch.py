@@ -1,7 +1,7 @@
-"""When N² is too much: products with the kernel, Nyström features, random projections of the Jacobian.
+"""For kernels too large to form: products with the kernel, Nyström features, random projections of the Jacobian.
 
-Rows of what these return are samples, and within a sample its outputs: row n·C + c is output c of sample n, as
-in `tt.flatten`.
+In all results, rows are samples, and within a sample its outputs: row n·C + c is output c of sample n, as in
+`tt.flatten`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Features:
     Attributes:
         matrix: Φ, (N·C, R), or (N, R) of a reduced kernel.
         error: ‖K − ΦΦᵀ‖ / ‖K‖ in Frobenius norm, estimated.
-        trace_error: (tr K − tr ΦΦᵀ) / tr K, exact. Nyström's is not negative and bounds its error in every norm
-            relative to tr K.
+        trace_error: (tr K − tr ΦΦᵀ) / tr K, exact. For Nyström features it is not negative, and bounds the error in
+            every norm relative to tr K.
     """
 
     matrix: Float[Tensor, "rows R"]
@@ -81,8 +81,8 @@ class Features:
 def operator(model: nn.Module, x: Any, *, params: Params = None, output: Output = None) -> ImplicitOperator:
     """The kernel K = JJᵀ on R^(N·C) by its products v ↦ J(Jᵀv): neither K nor J is ever held.
 
-    A few columns cost a backward and a forward-mode pass each; with more columns than outputs each sample's Jacobian
-    is formed once for all of them.
+    With few columns, each costs a backward and a forward-mode pass; with more columns than outputs, each sample's
+    Jacobian is formed once for all of them.
 
     Args:
         model: Any module whose samples do not interact.
@@ -103,7 +103,7 @@ def operator(model: nn.Module, x: Any, *, params: Params = None, output: Output 
 
 
 class _KernelProduct:
-    """V ↦ J(JᵀV), in two sweeps over the samples."""
+    """V ↦ J(JᵀV), in two passes over the samples."""
 
     def __init__(self, capture: Capture, x: Any) -> None:
         self.capture, self.samples = capture, Samples(x, capture.device)
@@ -135,18 +135,18 @@ def nystrom(
 ) -> Features:
     """Features with ΦΦᵀ = K_xm K_mm⁺ K_mx: the part of the kernel that the landmarks m among the samples explain.
 
-    Exact where the landmarks' tangents span all samples'; else ΦΦᵀ ⪯ K, with equality in the rows of the landmarks.
+    Exact if the landmarks' gradients span those of all samples; else ΦΦᵀ ⪯ K, with equality in the landmarks' rows.
 
     Args:
         model: Any module whose samples do not interact.
         x: Inputs: a tensor (N, ...), a tuple or dict of them, or a data set of single inputs.
-        landmarks: How many samples, drawn uniformly without replacement, or which.
-        reduce: Of the kernel: "trace" or "sum", (N, N), or "full", (N·C, N·C), where a landmark has C rows.
+        landmarks: How many samples to draw, uniformly without replacement, or the indices of the samples.
+        reduce: Which kernel: "trace" or "sum", (N, N), or "full", (N·C, N·C), where a landmark has C rows.
         params: Which parameters, by name pattern or a predicate (name, parameter).
         output: Which tensor of the model's result.
         cutoff: Eigenvalues of K_mm below this fraction of its largest count as zero; 10 eps of its dtype by default.
-        probes: Columns of K, of samples that are no landmarks, from which the error is estimated.
-        seed: Of the landmarks and the probes.
+        probes: How many samples that are not landmarks give the columns of K from which the error is estimated.
+        seed: Seed of the landmarks and the probes.
 
     Reference:
         Williams and Seeger, Using the Nyström method to speed up kernel machines, 2001.
@@ -179,11 +179,11 @@ def nystrom(
         gap = K - product(matrix, matrix[_rows(index, outputs)].T)
         return torch.stack([torch.linalg.vector_norm(t.double()).square() for t in (gap, K)])
 
-    found = compare(K, chosen)
+    squares = compare(K, chosen)
     if len(probed):
         sampled = compare(columns(x, _pick(x, probed)).to(K.device), probed)
-        found += len(others) / len(probed) * sampled
-    gap, size = found.tolist()
+        squares += len(others) / len(probed) * sampled
+    gap, size = squares.tolist()
     total = sum(square_sum(layers_of(capture, part, reduce == "sum")) for _, part in batches(capture, samples))
     explained = float(torch.linalg.vector_norm(matrix.double()).square())
     return Features(
@@ -205,18 +205,18 @@ def project(
 ) -> Features:
     """Features Z = JΩ with E[ZZᵀ] = JJᵀ: random projections of the Jacobian, (N·C, dimension).
 
-    A column of Ω is, on each parameter read as a matrix (first axis × the others), the outer product of two vectors of
-    random signs. So it meets a layer's factors directly, (d·p)(a·q), and neither Ω nor J is held; the price is a larger
-    variance than independent entries have, up to four times within one layer. The relative error falls like
-    1/√dimension and is estimated from the spread of the columns.
+    On each parameter, read as a matrix (first axis × the others), a column of Ω is the outer product p ⊗ q of two
+    vectors of random signs. So it is contracted with a layer's factors directly, (d·p)(a·q), and neither Ω nor J is
+    held. The price is a variance up to four times that of independent entries, within one layer. The relative error
+    falls like 1/√dimension and is estimated from the spread of the columns.
 
     Args:
         model: Any module whose samples do not interact.
         x: Inputs: a tensor (N, ...), a tuple or dict of them, or a data set of single inputs.
-        dimension: Columns, at least 2.
+        dimension: The number of columns, at least 2.
         params: Which parameters, by name pattern or a predicate (name, parameter).
         output: Which tensor of the model's result.
-        seed: Of the signs, which depend on it, on the parameter's place and on the column, and on nothing else.
+        seed: Seed of the signs, which depend only on it, the parameter's position and the column.
     """
     if dimension < 2:
         raise ValueError(f"dimension must be at least 2 (the error is estimated from the spread), got {dimension}.")
@@ -224,13 +224,13 @@ def project(
 
     def features(x: Any) -> tuple[Float[Tensor, "rows R"], float]:
         """JΩ / √dimension, and ‖J‖²."""
-        found, total = [], 0.0
+        parts, total = [], 0.0
         with float32_products():
             for _, part in batches(capture, Samples(x, capture.device)):
                 layers = layers_of(capture, part)
-                found.append(projected(layers, dimension, seed) / dimension**0.5)
+                parts.append(projected(layers, dimension, seed) / dimension**0.5)
                 total += square_sum(layers)
-        return torch.cat(found), total
+        return torch.cat(parts), total
 
     matrix, total = features(x)
     norms = torch.linalg.vector_norm(matrix.double(), dim=0).square()
@@ -246,7 +246,7 @@ def project(
 
 
 def _ratio(part: float, whole: float) -> float:
-    """part / whole, for a kernel that may be zero."""
+    """part / whole; of a kernel that is zero, 0 or infinity."""
     return part / whole if whole > 0 else math.inf * part if part > 0 else 0.0
 
 
@@ -275,7 +275,7 @@ def _pick(x: Any, index: Int[Tensor, " M"]) -> Any:
 
 
 def _rows(index: Int[Tensor, " M"], outputs: int) -> Int[Tensor, " rows"]:
-    """The rows of some samples."""
+    """The indices of all rows of some samples."""
     return (index[:, None] * outputs + torch.arange(outputs, device=index.device)).flatten()
 
 

@@ -1,8 +1,8 @@
-"""Convolutions of float32 on the tensor cores of a GPU, as sums of products of TF32 numbers.
+"""float32 convolutions on the tensor cores of a GPU, as sums of TF32 products.
 
-A number is split into its leading 11 bits and the rest, x = h + l, and x·w ≈ h·h′ + (h·l′ + l·h′): three products in
-TF32 lose hardly more than one in float32, and are faster. Tensor cores cut off the low bits of their running sum
-instead of rounding it, an error that grows with the number of terms; so the large part is summed in pieces.
+Each number is split into its leading 11 bits and the rest, x = h + l and w = h′ + l′. Then x·w ≈ h·h′ + (h·l′ + l·h′):
+three products in TF32 are nearly as exact as one in float32, and faster. Tensor cores truncate the low bits of their
+running sum instead of rounding, an error that grows with the number of terms; so h·h′ is summed in pieces.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchtangent.jacobians.call import float32_products
 
-_TERMS = 576  # of a piece: with so many the error is 1e-6
-_FEWEST = 1024  # terms that make it faster than a convolution in float32
-_LOW = -(1 << 13)  # the bits of float32 that TF32 has
+_TERMS = 576  # terms of a piece: its relative error is then 1e-6
+_FEWEST = 1024  # with fewer terms a convolution in float32 is faster
+_MASK = -(1 << 13)  # selects the bits of a float32 that TF32 keeps
 
 aten = torch.ops.aten
 
 
 class SplitConvolutions(TorchDispatchMode):
-    """Inside of it large convolutions of float32 on a GPU are split, forward and to their inputs."""
+    """A mode that splits large float32 convolutions on a GPU, in the forward pass and in the gradients of inputs."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # to skip it is to import it, which takes a second
+        return False  # True would import torch._dynamo, which takes a second
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         if func is aten.convolution.default:
@@ -53,7 +53,7 @@ def convolve(x: Tensor, weight: Tensor, geometry: list[Any]) -> Tensor:
 
 
 def pull_back(g: Tensor, x: Tensor, weight: Tensor, geometry: list[Any]) -> Tensor:
-    """The cotangent of the input x of a convolution, from that of its output, g."""
+    """The cotangent of a convolution's input x, from the cotangent g of its output."""
 
     def one(g: Tensor, weight: Tensor) -> Tensor:
         return aten.convolution_backward(g, x, weight, None, *geometry, [True, False, False])[0]
@@ -62,7 +62,7 @@ def pull_back(g: Tensor, x: Tensor, weight: Tensor, geometry: list[Any]) -> Tens
 
 
 def _in_pieces(product: Callable[[Tensor, Tensor], Tensor], x: Tensor, weight: Tensor, axis: int) -> Tensor:
-    """A product over the channels of x, which are the given axis of the weight."""
+    """The split product: sums run over the channels of x, which are the given axis of the weight."""
     x, weight = _split(x, 1), _split(weight, axis)
     (high, _), (w_high, w_low) = x.chunk(2, 1), weight.chunk(2, axis)
     step = max(1, _TERMS // weight[0, 0].numel())
@@ -74,15 +74,16 @@ def _in_pieces(product: Callable[[Tensor, Tensor], Tensor], x: Tensor, weight: T
 
 
 def _split(x: Tensor, axis: int) -> Tensor:
-    """The leading bits of numbers, and along an axis after them the rest."""
+    """[h, l] along an axis: the leading bits of all numbers, then the rests."""
     both = torch.cat([x, x], axis)
     high, low = both.chunk(2, axis)
-    high.view(torch.int32).bitwise_and_(_LOW)
+    high.view(torch.int32).bitwise_and_(_MASK)
     low -= high
     return both
 
 
 def _suits(x: Tensor, weight: Tensor, geometry: list[Any], terms: int) -> bool:
+    """Whether a convolution can be split, and is large enough to be faster."""
     *_, transposed, _, groups = geometry
     plain = groups == 1 and not transposed and x.dtype == weight.dtype == torch.float32
     return plain and x.is_cuda and terms >= _FEWEST

@@ -2,12 +2,12 @@
 
     K.npy.partial    while unfinished: the array, every tile in its place; its header is written last
     K.npy.journal    while unfinished: a line with a checksum per tile, appended when the tile is on disk
-    K.npy.json       the manifest: what the kernel is of, the plan, at the end the checksums
+    K.npy.json       the manifest: what it is the kernel of, the plan and, once it is finished, the checksums
     K.npy            the finished kernel, for np.load(..., mmap_mode="r")
 
-Which of the two data files exists says how far the store is, and one rename takes it from one state to the
-other. The journal speaks for `K.npy.partial`, the manifest for `K.npy`. A store keeps no state in memory, so
-that the threads, ranks and later runs that open the same path agree.
+A kernel is finished if `K.npy` exists, and unfinished if `K.npy.partial` does; one rename switches between the two.
+The checksums of `K.npy.partial` are in the journal, those of `K.npy` in the manifest. A store keeps no state in memory,
+so all threads, ranks and later runs that open the same path agree.
 """
 
 from __future__ import annotations
@@ -55,26 +55,26 @@ class KernelStore:
         plan: Mapping[str, Any],
         symmetric: bool,
     ) -> KernelStore:
-        """Begin a kernel on disk, or go on with the one that is there.
+        """Begin a kernel on disk, or resume the one that is there.
 
-        Every tile that is there is read back and compared with its checksum; a damaged one is pending again,
-        with a warning, and a finished kernel then unfinished.
+        Every tile on disk is read back and compared with its checksum. A damaged one becomes pending again, with a
+        warning, and a finished kernel then becomes unfinished.
 
         Args:
-            path: The `.npy` file to be.
+            path: The `.npy` file to write.
             identity: What the numbers depend on: hashes of parameters and inputs, precision and so on, as JSON.
             shape: (N1, N2), (N1, N2, C) or (N1, N2, C, C).
-            dtype: Of the stored numbers: float16, float32 or float64.
-            plan: JSON with `edges1` and `edges2`, where tiles begin along the first two axes, and the end.
-            symmetric: Whether a tile above the diagonal is the mirror image of one below, which is then the
-                only one to be written.
+            dtype: The dtype of the stored numbers: float16, float32 or float64.
+            plan: JSON with `edges1` and `edges2`: where tiles begin along the first two axes, and where the last ends.
+            symmetric: Whether tiles above the diagonal are mirror images of those below, so that only the latter have
+                to be computed.
 
         Returns:
-            The store. If it was begun before, its `plan` is the one of then.
+            The store. If it was begun by an earlier run, its `plan` is the one of that run.
 
         Raises:
-            ValueError: The path holds another kernel (every difference is named), or no kernel.
-            OSError: The folder is missing, the path is a folder, or the disk too small.
+            ValueError: The path holds another kernel (every difference is named), or something that is not a kernel.
+            OSError: The folder is missing, the path is a folder, or the disk is too small.
         """
         path = Path(path)
         if path.suffix in _OTHER_FORMATS:
@@ -116,20 +116,20 @@ class KernelStore:
         return self.path.exists()
 
     def pending(self) -> list[Tile]:
-        """The tiles that no process has written so far."""
+        """The tiles that no process has written yet."""
         if self.complete:
             return []
         written = self._checksums()
         return [tile for key, tile in self.manifest.tiles.items() if key not in written]
 
     def write(self, tile: Tile, block: Float[Tensor, "N M *C"]) -> None:
-        """Put a tile and its mirror image on disk. From when this returns no kill loses them."""
+        """Write a tile and its mirror image. Once this returns, they survive the end of the process."""
         self._check_block(tile, block)
         with self._room(block.nbytes, f"tile {tile.key}"):
             self._journal.append({tile.key: self._file.write(tile, block)})
 
     def finish(self) -> np.memmap:
-        """The kernel (read-only), made readable if every tile is there."""
+        """Make the kernel readable, once every tile is written, and return it (read-only)."""
         if not self.complete:
             if missing := self.pending():
                 raise ValueError(
@@ -156,7 +156,7 @@ class KernelStore:
         return Journal(_beside(self.path, ".journal"))
 
     def _checksums(self) -> dict[Key, str]:
-        """Of the tiles that are written."""
+        """The checksums of the tiles that are written."""
         if self.complete:
             return self.manifest.checksums
         return {key: checksum for key, checksum in self._journal.read().items() if key in self.manifest.tiles}
@@ -165,7 +165,7 @@ class KernelStore:
         replace(self.manifest, **changes).write(_beside(self.path, ".json"))
 
     def _create(self) -> None:
-        """Take the space on disk; then the manifest makes it a store."""
+        """Reserve the space on disk; writing the manifest then makes it a store."""
         for leftover in (".journal", ".json", ".partial"):
             _beside(self.path, leftover).unlink(missing_ok=True)
         file = self._partial
@@ -180,7 +180,7 @@ class KernelStore:
                 raise
 
     def _examine(self) -> None:
-        """Read back what is written. What is damaged is pending again, which is said."""
+        """Read back all written tiles; damaged ones become pending again, with a warning."""
         checksums = self._checksums()
         damaged = self._file.damaged(checksums)
         if damaged:
@@ -192,7 +192,7 @@ class KernelStore:
             return
         with self._room(self._partial.size, "the kernel"):
             if self.complete:
-                # While the manifest still speaks the journal is made right; the rename then gives it the word.
+                # The journal must be right before the rename, from which on it counts instead of the manifest.
                 self._journal.append(checksums | dict.fromkeys(damaged))
                 rename(self.path, self._partial.path)
             elif damaged:
@@ -202,7 +202,7 @@ class KernelStore:
                 self._write_manifest(complete=False, checksums={})
 
     def _check_block(self, tile: Tile, block: Tensor) -> None:
-        """Refuse a block that is not the tile's."""
+        """Refuse a block that does not belong to the tile."""
         where = f"Tile {tile.key} of '{self.path}'"
         if self.complete:
             raise ValueError(f"{where}: the kernel is finished, there is nothing to write.")
@@ -218,7 +218,7 @@ class KernelStore:
 
     @contextmanager
     def _room(self, needed: int, what: str) -> Iterator[None]:
-        """On a full disk, say how much is missing."""
+        """If the disk is full, raise an error that says how much is needed and how much is free."""
         try:
             yield
         except OSError as error:
@@ -243,8 +243,8 @@ def load_kernel(path: str | os.PathLike[str], *, verify: bool = False) -> np.mem
         The array.
 
     Raises:
-        FileNotFoundError: There is none.
-        ValueError: The kernel is not complete, not one of ours, or changed since it was finished.
+        FileNotFoundError: There is no kernel at this path.
+        ValueError: It is not complete, was not written by `ntk`, or was changed since it was finished.
     """
     path = Path(path)
     found = _find(path)
@@ -263,13 +263,13 @@ def load_kernel(path: str | os.PathLike[str], *, verify: bool = False) -> np.mem
 
 
 def _find(path: Path) -> Manifest | None:
-    """The manifest of the kernel that is here, begun or finished; None if there is nothing to go on with.
+    """The manifest of the kernel at a path, begun or finished; None if there is nothing to resume.
 
-    Files that no run of ours, killed or not, leaves behind are refused.
+    Raises on files that none of our runs, even if killed, would leave behind.
     """
     found = Manifest.read(_beside(path, ".json"))
     begun, finished = _beside(path, ".partial").exists(), path.exists()
-    killed_early = found is None and not _beside(path, ".journal").exists()  # in `_create`, if there is data
+    killed_early = found is None and not _beside(path, ".journal").exists()  # inside `_create`, if there is a data file
     if not finished and (not begun or killed_early):
         return None
     if found is None and not begun:
@@ -286,12 +286,12 @@ def _find(path: Path) -> Manifest | None:
 
 
 def _as_json(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What JSON makes of it, to be compared with what is read from a file."""
+    """The content after a round trip through JSON, so that it can be compared with what is read from a file."""
     return json.loads(json.dumps(dict(content), allow_nan=False))
 
 
 def _name(dtype: torch.dtype) -> str:
-    """The name that torch and numpy share."""
+    """The name of a dtype in both torch and numpy."""
     name = str(dtype).removeprefix("torch.")
     if name not in ("float16", "float32", "float64"):
         raise ValueError(f"A kernel is stored as float16, float32 or float64, not as {name}. Convert it first.")

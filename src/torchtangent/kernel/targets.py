@@ -1,4 +1,4 @@
-"""Targets for a kernel as columns: in whatever form they are given, row n·C + c is output c of sample n."""
+"""Targets for a kernel as columns: whatever the form they are given in, row n·C + c is output c of sample n."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from torchtangent.notice import warn
 @final
 @dataclass(frozen=True)
 class Form:
-    """How targets are given: (N,) for one output, (N, C) for C, and for K targets at once with a last axis K.
+    """The form of targets: (N,) for one output, (N, C) for C outputs; a last axis K holds K targets at once.
 
     Attributes:
         samples: N.
         outputs: C.
-        targets: K, or None for a single target without an axis.
+        targets: K, or None for a single target without that axis.
 
     >>> form = Form(samples=2, outputs=3)
     >>> form.shape, form.restore(torch.arange(6.0)[:, None])
@@ -42,28 +42,28 @@ class Form:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the targets."""
+        """The shape of the targets."""
         inner = () if self.outputs == 1 else (self.outputs,)
         return (self.samples, *inner) if self.targets is None else (self.samples, *inner, self.targets)
 
     def by_sample(self, columns: Shaped[Tensor, "rows K"]) -> Shaped[Tensor, "M C K"]:
-        """Rows as samples and their outputs."""
+        """The rows split into samples and outputs."""
         return columns.unflatten(0, (-1, self.outputs))
 
     def restore(self, columns: Shaped[Tensor, "rows K"]) -> Shaped[Tensor, "M ..."]:
-        """Columns, of these samples or others, in the form of the targets."""
+        """Columns, for these samples or others, in the form of the targets."""
         return self.each(columns if self.outputs == 1 else self.by_sample(columns))
 
     def each(self, values: Shaped[Tensor, "... K"]) -> Shaped[Tensor, "..."]:
-        """What there is for each target, without their axis if they have none."""
+        """Values with a last axis for targets, without that axis if the targets have none."""
         return values[..., 0] if self.targets is None else values
 
 
 def form_of(y: Tensor, kernel: Sequence[int], name: str = "y", *, classes: bool = False, instead: str = "") -> Form:
     """The form of targets for a kernel of this shape, (N, N, C, C) or (N·C, N·C).
 
-    With classes, a sample has one label for all of its outputs: (N,) or (N, K). Where there are classes without being
-    asked for, the error says that they may be one-hot, or what `instead`.
+    With `classes`, a sample has one label for all of its outputs: (N,) or (N, K). If y looks like classes without that,
+    the error advises to make them one-hot, followed by the text `instead`.
 
     >>> form_of(torch.ones(2, 3), (6, 6))
     Form(samples=2, outputs=3, targets=None)
@@ -71,7 +71,7 @@ def form_of(y: Tensor, kernel: Sequence[int], name: str = "y", *, classes: bool 
     given = tuple(y.shape)
     if len(kernel) == 4:
         outputs = kernel[2]
-    else:  # a matrix has as many rows for a sample as the samples leave it
+    else:  # a matrix does not say how many outputs there are: the number of samples in y does
         outputs = kernel[0] // given[0] if given and given[0] > 1 and kernel[0] % given[0] == 0 else 1
     samples = kernel[0] if len(kernel) == 4 else kernel[0] // outputs
     one = (samples,) if classes or outputs == 1 else (samples, outputs)
@@ -90,7 +90,7 @@ def form_of(y: Tensor, kernel: Sequence[int], name: str = "y", *, classes: bool 
 def as_columns(
     y: Any, kernel: Sequence[int], like: Tensor | Matrix, name: str = "y", *, instead: str = ""
 ) -> tuple[Float[Tensor, "rows K"], Form]:
-    """Targets that are numbers, as columns of the dtype and on the device of `like`, and the form they had."""
+    """Targets that are numbers, as columns with the dtype and device of `like`; and the form they had."""
     y = numbers(y, name)
     form = form_of(y, kernel, name, instead=instead)
     if y.dim() == 1 and len(classes := _classes(y)) > 2:
@@ -104,7 +104,7 @@ def as_columns(
 
 
 def _classes(y: Shaped[Tensor, " N"]) -> list[int]:
-    """0, 1, …, if these are the integers that y holds; else nothing."""
+    """The values of y if they are the integers 0, 1, …, k; else an empty list."""
     if y.is_floating_point() or y.dtype == torch.bool:
         return []
     values = y.unique().tolist()
@@ -112,7 +112,7 @@ def _classes(y: Shaped[Tensor, " N"]) -> list[int]:
 
 
 def numbers(y: Any, name: str) -> Shaped[Tensor, "..."]:
-    """Targets or labels as a tensor; what cannot be one is refused by name."""
+    """Targets or labels as a tensor; if that is impossible, the error names them."""
     try:
         if not isinstance(y, Tensor) and hasattr(y, "__array__"):
             y = np.ascontiguousarray(y)  # torch takes no negative strides

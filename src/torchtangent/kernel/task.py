@@ -1,4 +1,4 @@
-"""What the planner of a kernel knows, and what it predicts from it."""
+"""What the planner of a kernel knows, and the time it predicts from that."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torchtangent.kernel.contract import Formed
 from torchtangent.kernel.precision import Precision
 from torchtangent.kernel.way import Outputs, Way, aligned, inputs_of
 
-SHARES = 2  # tiles along an axis for each of several ranks, at least: so many can be shared out evenly
+SHARES = 2  # with several ranks, the fewest tiles along an axis for each: enough to share them evenly
 COPIES = 4  # how often J is read or written before it is kept
-_EDGE = {"cpu": 2048, "cuda": 15360}  # samples along a tile, at most
+_EDGE = {"cpu": 2048, "cuda": 15360}  # most samples along a tile
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Rates of a kind of device, for predictions: they decide nothing but which way is taken.
+    """Typical rates of a kind of device. They only decide which way is taken, so they need not be exact.
 
     Args:
         kind: "cpu" or "cuda".
@@ -53,10 +53,10 @@ class Task:
         samples: N1 and N2; N2 is None for a symmetric kernel.
         precision: The format.
         machine: The kind of device.
-        captured: Bytes that capturing takes for a sample.
-        result: Bytes of the kernel, if it is kept in the same memory.
-        budget: Bytes in all.
-        separate: Whether each parameter's kernel is wanted.
+        captured: Bytes per sample that a capture takes.
+        result: Bytes of the kernel if it is in the same memory, else 0.
+        budget: Bytes to stay within.
+        separate: Whether each parameter's own kernel is wanted.
         ranks: How many processes share the tiles.
     """
 
@@ -73,7 +73,7 @@ class Task:
 
     @property
     def edge(self) -> int:
-        """Samples along a tile, at most: as many as are fast, but enough tiles for all ranks."""
+        """Most samples along a tile: large tiles are fast, but there must be enough of them for all ranks."""
         most = _EDGE[self.machine.kind]
         if self.ranks > 1:
             n, m = self.samples
@@ -82,11 +82,12 @@ class Task:
 
     @property
     def pairs(self) -> int:
+        """How many pairs of samples there are; of a symmetric kernel, those with m ≤ n."""
         n, m = self.samples
         return n * (n + 1) // 2 if m is None else n * m
 
     def seconds(self, way: Way, layer: LayerJacobian, edge: int) -> float:
-        """A prediction for one layer, with tiles of `edge` samples."""
+        """Predicted seconds for one layer, with tiles of `edge` samples."""
         cost, (n, m) = way.cost(), self.samples
         rate = self.machine.multiplications[self.precision.name]
         blocks = math.ceil((n if m is None else max(n, m)) / edge)

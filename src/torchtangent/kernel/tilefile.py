@@ -18,15 +18,15 @@ from torchtangent.kernel.hashing import bytes_of, new_hash, stripes
 from torchtangent.kernel.manifest import Manifest
 from torchtangent.kernel.tiles import Key, Tile, mirror
 
-HEADER = 4096  # bytes before the data: a page, whatever the present numpy would choose
+HEADER = 4096  # bytes before the data: one page, whatever this version of numpy would choose
 
 
 @dataclass(frozen=True)
 class TileFile:
     """The bytes of the kernel, `K.npy` or `K.npy.partial`: a header, then the array.
 
-    Plain reads and writes, no memory map: mapped pages would count as memory of ours, and a full disk
-    would kill the process instead of raising an error.
+    It uses plain reads and writes and no memory map: mapped pages would count as memory of this process, and a full
+    disk would kill it instead of raising an error.
     """
 
     path: Path
@@ -34,7 +34,7 @@ class TileFile:
 
     @property
     def cell(self) -> int:
-        """Bytes of one pair of samples."""
+        """Bytes per pair of samples."""
         return np.dtype(self.manifest.dtype).itemsize * math.prod(self.manifest.shape[2:])
 
     @property
@@ -43,7 +43,7 @@ class TileFile:
         return HEADER + math.prod(self.manifest.shape[:2]) * self.cell
 
     def reserve(self) -> None:
-        """Make the file, or make it longer, so that a full disk is found now. Tiles in it stay, its header goes."""
+        """Create or extend the file, so that a full disk shows now. Tiles in it stay; the header is cleared."""
         self.path.touch()
         with self.path.open("r+b", buffering=0) as file:
             have = os.fstat(file.fileno()).st_size
@@ -51,7 +51,7 @@ class TileFile:
                 try:
                     os.posix_fallocate(file.fileno(), have, self.size - have)
                 except (AttributeError, OSError) as error:
-                    # macOS has no such call and some file systems refuse it: there a full disk shows in `write`.
+                    # macOS lacks this call and some file systems refuse it: there a full disk shows in `write`.
                     if getattr(error, "errno", errno.EINVAL) not in (errno.EINVAL, errno.EOPNOTSUPP):
                         raise
                     os.ftruncate(file.fileno(), self.size)
@@ -59,18 +59,18 @@ class TileFile:
             os.fsync(file.fileno())
 
     def seal(self) -> None:
-        """Write the header, which makes the file one that numpy can read."""
+        """Write the header, which makes the file readable for numpy."""
         with self.path.open("r+b", buffering=0) as file:
             _write_all(file.fileno(), memoryview(self._header()), 0)
             os.fsync(file.fileno())
 
     def sealed(self) -> bool:
-        """Whether the file has its header and its length."""
+        """Whether the file has its header and its full length."""
         with self.path.open("rb") as file:
             return file.read(HEADER) == self._header() and self.path.stat().st_size >= self.size
 
     def write(self, tile: Tile, block: Float[Tensor, "N M *C"]) -> str:
-        """Put a block and its mirror image in their places, and return the block's checksum."""
+        """Write a block and its mirror image, and return the block's checksum."""
         digest = new_hash()
         with self.path.open("r+b", buffering=0) as file:
             for rows in self._stripes(tile):
@@ -83,13 +83,13 @@ class TileFile:
         return digest.hexdigest()
 
     def damaged(self, checksums: Mapping[Key, str]) -> list[Key]:
-        """The tiles that are not what their checksums say, or whose mirror image is none."""
+        """The tiles that do not match their checksums, or whose mirror image differs."""
         tiles = self.manifest.tiles
         with self.path.open("rb", buffering=0) as file:
             return [key for key, checksum in checksums.items() if not self._intact(file.fileno(), tiles[key], checksum)]
 
     def _header(self) -> bytes:
-        """What numpy reads first."""
+        """The header of the `.npy` format, padded to `HEADER` bytes."""
         fields = {"descr": np.dtype(self.manifest.dtype).str, "fortran_order": False, "shape": self.manifest.shape}
         text = repr(fields).encode().ljust(HEADER - 11) + b"\n"
         return np.lib.format.magic(1, 0) + len(text).to_bytes(2, "little") + text
@@ -110,7 +110,7 @@ class TileFile:
         return self.manifest.symmetric and tile.i != tile.j
 
     def _stripes(self, tile: Tile) -> Iterator[slice]:
-        # A mirror image is written in lines as long as a stripe is high: many short ones would be slow.
+        # Each line of a mirror image is as long as a stripe is high, and many short writes would be slow.
         height, width = tile.shape
         return stripes(tile.rows, self.cell * width, least=height // 16)
 
@@ -126,7 +126,7 @@ class TileFile:
         return part
 
     def _lines(self, rows: slice, cols: slice, part: Tensor) -> Iterator[tuple[int, memoryview]]:
-        """The stretches of a region that are contiguous in the file: offset, and the memory of `part` for it."""
+        """The contiguous stretches of a region in the file: the offset of each, and the memory of `part` for it."""
         width, cell = self.manifest.shape[1], self.cell
         count = 1 if cols == slice(0, width) else len(part)
         for row, line in enumerate(bytes_of(part).reshape(count, -1).numpy(), rows.start):
@@ -134,14 +134,14 @@ class TileFile:
 
 
 def _write_all(file: int, data: memoryview, offset: int) -> None:
-    """Write, and go on where the system wrote less than it was given."""
+    """Write all of `data`, in several calls if the system writes less at a time."""
     while data:
         written = os.pwrite(file, data, offset)
         offset, data = offset + written, data[written:]
 
 
 def _read_all(file: int, data: memoryview, offset: int) -> None:
-    """Fill `data`, and go on where the system read less than was asked for."""
+    """Fill `data`, in several calls if the system reads less at a time."""
     while data:
         read = os.preadv(file, [data], offset)
         if read == 0:

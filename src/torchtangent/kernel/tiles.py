@@ -1,4 +1,4 @@
-"""The kernel in tiles: blocks of samples against samples."""
+"""The tiles of a kernel: blocks of samples against samples."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Tile:
 
     @property
     def key(self) -> Key:
-        """Its place among the tiles."""
+        """Its row and column among the tiles."""
         return self.i, self.j
 
     @property
     def shape(self) -> tuple[int, int]:
-        """How many samples are against how many."""
+        """The number of samples along each axis."""
         return self.rows.stop - self.rows.start, self.cols.stop - self.cols.start
 
     @property
@@ -42,7 +42,7 @@ def tiles_of(edges1: Sequence[int], edges2: Sequence[int], symmetric: bool) -> l
     """All tiles, row by row; of a symmetric kernel those on and below the diagonal.
 
     Args:
-        edges1: Where tiles begin along the first axis, and the end.
+        edges1: Where tiles begin along the first axis, and where the last one ends.
         edges2: The same along the second.
         symmetric: Whether K[n, m, c, e] = K[m, n, e, c].
 

@@ -1,4 +1,4 @@
-"""Tiles go to disk while the next ones are computed."""
+"""Writes tiles to disk while the next ones are computed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torchtangent.kernel.tiles import Tile
 
 
 class Writer:
-    """Puts tiles on disk in a thread of its own, one tile behind.
+    """Writes tiles in a thread of its own, at most one at a time.
 
-    What goes wrong there is raised at the next call, or at the end.
+    An error there is raised at the next call, or at the end.
     """
 
     def __init__(self, put: Callable[[Tile, Tensor], None]) -> None:
@@ -23,7 +23,7 @@ class Writer:
         self._last: Future[None] | None = None
 
     def write(self, tile: Tile, block: Float[Tensor, "N M *C"]) -> None:
-        """Begin to write a tile, once the one before is on disk."""
+        """Start to write a tile, once the previous one is on disk."""
         self._wait()
         block = block.detach().cpu()
         self._last = self._thread.submit(self._put, tile, block)
