@@ -380,6 +380,25 @@ def test_what_is_not_known_there_is_left_to_the_fallback(name: str, samples: int
     check(*build(OTHERS[name], samples))
 
 
+SILENT: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "one sample": (lambda: Written(lambda m, x: F.prelu(x[:, 0], m.slope.view(1)).mT.mT, slope=()), 1),
+    "half of the rows": (
+        lambda: Written(lambda m, x: torch.where(torch.cat([x[:, 0]] * 2) < 0, m.low, 0)[: len(x)], low=(D,)), 2
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_what_ends_in_the_output_without_a_known_use_is_not_zero(name: str) -> None:
+    """Where the first batch has no derivative, nothing else would tell."""
+    make, samples = SILENT[name]
+    model, x = build(make, 2 * samples)
+    x = torch.cat([x[:samples].abs(), -x[samples:].abs()])
+    J = oracle.jacobian(model, x)
+    found = tt.fisher(model, [(t, None) for t in x.split(samples)], tt.Dense, likelihood="gaussian").dense()
+    torch.testing.assert_close(found, torch.einsum("ncp,ncq->pq", J, J) / len(x), rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("tokens", [1, 2, 3])
 @pytest.mark.parametrize("samples", [2, 3])
 def test_few_tokens(tokens: int, samples: int) -> None:

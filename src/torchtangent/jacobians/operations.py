@@ -144,6 +144,8 @@ class _Search:
 
     def roles(self, key: Node | int, results: list[_Made]) -> Iterator[tuple[Node, Role]]:
         """Those behind a leaf or a node with these results."""
+        if not self.graph.users[key]:
+            raise NoRule("the output itself")
         for node, argument, result in self.graph.users[key]:
             made = results[result]
             if made.view.numel() == 0:
