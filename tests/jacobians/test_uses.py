@@ -181,6 +181,16 @@ MADE: dict[str, Callable[[], nn.Module]] = {
 }  # fmt: skip
 
 OTHERS: dict[str, Callable[[], nn.Module]] = {
+    "a number as a matrix": lambda: Written(lambda m, x: (x[..., :1] @ m.scale.view(1, 1)).sin().sum(1), scale=()),
+    "a sum with a complex factor": lambda: Written(
+        lambda m, x: torch.add(x + 0j, m.shift + 0j, alpha=1j).abs().sum(1), shift=(D,)
+    ),
+    "a difference with a complex factor": lambda: Written(
+        lambda m, x: torch.sub(x + 0j, torch.complex(m.shift, m.turn), alpha=2j).abs().sum(1), shift=(D,), turn=(D,)
+    ),
+    "a sum with a complex product": lambda: Written(
+        lambda m, x: torch.addcmul(x + 0j, m.scale + 0j, x * 1j, value=1 + 2j).abs().sum(1), scale=(D,)
+    ),
     "a scale in the middle, tokens first": lambda: Written(
         lambda m, x: torch.tanh(m.scale * x.transpose(0, 1).unflatten(2, (2, -1))).sum(0).flatten(1), scale=(2, 1)
     ),
@@ -397,6 +407,23 @@ def test_what_ends_in_the_output_without_a_known_use_is_not_zero(name: str) -> N
     J = oracle.jacobian(model, x)
     found = tt.fisher(model, [(t, None) for t in x.split(samples)], tt.Dense, likelihood="gaussian").dense()
     torch.testing.assert_close(found, torch.einsum("ncp,ncq->pq", J, J) / len(x), rtol=1e-10, atol=1e-12)
+
+
+COMPLEX: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "scale": lambda m, x: torch.complex(x, x.sin()) * m.weight[0],
+    "weight": lambda m, x: torch.complex(x, x.sin()) @ (m.weight + 0j),
+    "made": lambda m, x: x * torch.exp(1j * m.weight[0]) + x,
+}
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+@pytest.mark.parametrize("samples", [1, 3])
+def test_a_real_parameter_of_complex_numbers_has_a_real_derivative(name: str, samples: int) -> None:
+    model, x = build(lambda: Written(lambda m, x: COMPLEX[name](m, x).abs().sum(1), weight=(D, D)), samples)
+    check(model, x)
+    J = oracle.jacobian(model, x)
+    found = tt.fisher(model, (x, None), tt.Diagonal, likelihood="gaussian").diag()
+    torch.testing.assert_close(found, J.square().sum((0, 1)) / samples, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 3])

@@ -181,6 +181,9 @@ class _Search:
             return self._role(node, argument, _Made(shape_at(place), place=place))  # the view as a tensor of its own
 
     def _role(self, node: Node, argument: int, made: _Made) -> Role:
+        kind = self.p.dtype if made.place is None else dtype_at(made.place)
+        if dtype_at(GradientEdge(node, 0)).is_complex and not kind.is_complex:
+            raise NoRule("a real part is no product")
         role = ROLES[type(node).__name__](node, argument, made.view, made.shape)
         if self._without_samples(node) and shape_of(node).numel() // role.width % self.graph.samples:
             raise NoRule("rows that are no samples'")
@@ -206,13 +209,18 @@ def shape_at(place: GradientEdge) -> torch.Size:
     return torch.Size(place.node._input_metadata[place.output_nr].shape)
 
 
+def dtype_at(place: GradientEdge) -> torch.dtype:
+    """The same of its format."""
+    return place.node._input_metadata[place.output_nr].dtype
+
+
 def _behind(jacobian: LayerJacobian, place: GradientEdge, p: Tensor) -> Dense:
     """The Jacobian of a parameter, from that of what the graph made of it at a place.
 
     If that is small, the matrix of its own derivatives takes less time than to pull every cotangent back.
     """
     J = jacobian.flat().unflatten(2, shape_at(place)) if shape_at(place) else jacobian.flat().squeeze(2)
-    if J.dtype != place.node._input_metadata[place.output_nr].dtype:
+    if J.dtype != dtype_at(place):
         raise NoRule("made in another format")
     n, c, size = J.shape[0], J.shape[1], shape_at(place).numel()
     J = J.flatten(0, 1)
