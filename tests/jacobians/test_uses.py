@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import torchtangent as tt
 from torchtangent.jacobians.capture import Capture
+from torchtangent.jacobians.operations import pull_behind
 
 D = 6
 
@@ -381,6 +382,29 @@ def test_what_is_made_of_a_parameter_is_used_like_one(name: str, samples: int) -
     capture = Capture(model)
     capture.trace(x)
     assert not capture.uncovered or samples == 1
+    check(model, x)
+
+
+def test_what_is_made_of_many_parameters_is_pulled_back_to_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass for each of them and each weight takes longer than the fallback."""
+    made: list[int] = []
+
+    def counted(parts: Any, params: Any) -> Any:
+        made.append(len(params))
+        return pull_behind(parts, params)
+
+    monkeypatch.setattr("torchtangent.jacobians.trace.pull_behind", counted)
+
+    def twice(m: Any, x: Tensor) -> Tensor:
+        first, second = (m.maker(code).view(D, D) for code in m.code)
+        return F.linear(F.linear(x, first).sin(), second).sum(1)
+
+    maker = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, D * D))
+    model, x = build(lambda: Written(twice, maker=maker, code=(2, 2)), 3)
+    trace = Capture(model).trace(x)
+    made.clear()
+    trace.pull(trace.units())
+    assert made == [5]
     check(model, x)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,15 @@ from torchtangent.jacobians.rows import outward
 from torchtangent.jacobians.rules import NoRule
 
 _SMALL_MAP = 1 << 14  # entries of a matrix that multiplies in less time than a backward pass takes for each row
+
+
+@dataclass(frozen=True, eq=False)
+class Behind:
+    """The Jacobian of what the graph made of a parameter at a place, from where it is still to be pulled back."""
+
+    jacobian: LayerJacobian
+    place: GradientEdge
+    p: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,18 +66,24 @@ class Operation:
         """How many numbers were made of parameters for it."""
         return sum(shape_at(role.made[0]).numel() for role in self.roles.values() if role.made)
 
-    def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
-        """The Jacobians of its parameters (see `Use.factors`)."""
+    def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian | Behind]:
+        """The Jacobians of its parameters (see `Use.factors`); of what was made of several there is one for all."""
         if self.rows == 0 or self.rows % n:
             raise NoRule(f"{self.rows} rows for {n} samples")
         rows = self.by_row(d)
         rows = (outward(rows, n) if inner else rows).unsqueeze(2)
-        found = {}
+        found: dict[str, LayerJacobian | Behind] = {}
+        made: dict[GradientEdge, LayerJacobian] = {}
         for name, role in self.roles.items():
+            if role.made and role.made[0] in made:
+                found[name] = Behind(made[role.made[0]], *role.made)
+                continue
             x = role.by_row(self.rows, d.dtype)
             jacobian = role.make(outward(x, n) if inner and x is not None else x, rows)
             jacobian = (jacobian if role.factor == 1 else _times(jacobian, role.factor)).regroup(n)
-            found[name] = _behind(jacobian, *role.made) if role.made else jacobian
+            found[name] = jacobian
+            if role.made:
+                found[name] = Behind(made.setdefault(role.made[0], jacobian), *role.made)
         return found
 
 
@@ -214,28 +229,39 @@ def dtype_at(place: GradientEdge) -> torch.dtype:
     return place.node._input_metadata[place.output_nr].dtype
 
 
-def _behind(jacobian: LayerJacobian, place: GradientEdge, p: Tensor) -> Dense:
-    """The Jacobian of a parameter, from that of what the graph made of it at a place.
+def pull_behind(parts: Iterable[Behind], params: Sequence[Tensor]) -> list[Dense]:
+    """The Jacobians of parameters, from those of all that the graph made of them, by one backward pass.
 
     If that is small, the matrix of its own derivatives takes less time than to pull every cotangent back.
     """
-    J = jacobian.flat().unflatten(2, shape_at(place)) if shape_at(place) else jacobian.flat().squeeze(2)
-    if J.dtype != dtype_at(place):
-        raise NoRule("made in another format")
-    n, c, size = J.shape[0], J.shape[1], shape_at(place).numel()
-    J = J.flatten(0, 1)
-    by_unit = size < n * c and size * p.numel() <= _SMALL_MAP and not J.is_complex()
-    d = torch.eye(size, dtype=J.dtype, device=J.device).view(size, *J.shape[1:]) if by_unit else J
+    at: dict[GradientEdge, Tensor] = {}
+    for made in parts:
+        J = made.jacobian.flat()
+        if J.dtype != dtype_at(made.place):
+            raise NoRule("made in another format")
+        at[made.place] = at[made.place] + J if made.place in at else J
+    n, c = next(iter(at.values())).shape[:2]
+    sizes = [J.shape[2] for J in at.values()]
+    size = sum(sizes)
+    by_unit = size < n * c and size * sum(p.numel() for p in params) <= _SMALL_MAP
+    by_unit = by_unit and len({J.dtype for J in at.values()}) == 1 and not next(iter(at.values())).is_complex()
+    if by_unit:
+        J = torch.cat(list(at.values()), 2).flatten(0, 1)
+        d = torch.eye(size, dtype=J.dtype, device=J.device).split(sizes, 1)
+    else:
+        d = tuple(J.flatten(0, 1) for J in at.values())
+    d = tuple(t.reshape(len(t), *shape_at(place)) for t, place in zip(d, at, strict=True))
     with undisturbed(), warnings.catch_warnings():
         warnings.filterwarnings("error", message="There is a performance drop")
         try:
-            (found,) = torch.autograd.grad(place, p, d, retain_graph=True, is_grads_batched=True)
+            found = torch.autograd.grad(list(at), list(params), d, retain_graph=True, is_grads_batched=True)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, UserWarning) as error:
             raise NoRule(str(error)) from None
-    found = J.reshape(n * c, size) @ found.reshape(size, -1) if by_unit else found
-    return Dense(found.view(n, c, *p.shape), p.shape)
+    if by_unit:
+        found = tuple(J @ t.reshape(size, -1) for t in found)
+    return [Dense(t.reshape(n, c, *p.shape), p.shape) for t, p in zip(found, params, strict=True)]
 
 
 def _number(node: Any, argument: int, view: Tensor) -> float | None:
