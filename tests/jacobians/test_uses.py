@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import torchtangent as tt
 from torchtangent.jacobians.capture import Capture
+from torchtangent.jacobians.operations import pull_behind
 
 D = 6
 
@@ -181,6 +182,16 @@ MADE: dict[str, Callable[[], nn.Module]] = {
 }  # fmt: skip
 
 OTHERS: dict[str, Callable[[], nn.Module]] = {
+    "a number as a matrix": lambda: Written(lambda m, x: (x[..., :1] @ m.scale.view(1, 1)).sin().sum(1), scale=()),
+    "a sum with a complex factor": lambda: Written(
+        lambda m, x: torch.add(x + 0j, m.shift + 0j, alpha=1j).abs().sum(1), shift=(D,)
+    ),
+    "a difference with a complex factor": lambda: Written(
+        lambda m, x: torch.sub(x + 0j, torch.complex(m.shift, m.turn), alpha=2j).abs().sum(1), shift=(D,), turn=(D,)
+    ),
+    "a sum with a complex product": lambda: Written(
+        lambda m, x: torch.addcmul(x + 0j, m.scale + 0j, x * 1j, value=1 + 2j).abs().sum(1), scale=(D,)
+    ),
     "a scale in the middle, tokens first": lambda: Written(
         lambda m, x: torch.tanh(m.scale * x.transpose(0, 1).unflatten(2, (2, -1))).sum(0).flatten(1), scale=(2, 1)
     ),
@@ -374,10 +385,69 @@ def test_what_is_made_of_a_parameter_is_used_like_one(name: str, samples: int) -
     check(model, x)
 
 
+def test_what_is_made_of_many_parameters_is_pulled_back_to_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass for each of them and each weight takes longer than the fallback."""
+    made: list[int] = []
+
+    def counted(parts: Any, params: Any) -> Any:
+        made.append(len(params))
+        return pull_behind(parts, params)
+
+    monkeypatch.setattr("torchtangent.jacobians.trace.pull_behind", counted)
+
+    def twice(m: Any, x: Tensor) -> Tensor:
+        first, second = (m.maker(code).view(D, D) for code in m.code)
+        return F.linear(F.linear(x, first).sin(), second).sum(1)
+
+    maker = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, D * D))
+    model, x = build(lambda: Written(twice, maker=maker, code=(2, 2)), 3)
+    trace = Capture(model).trace(x)
+    made.clear()
+    trace.pull(trace.units())
+    assert made == [5]
+    check(model, x)
+
+
 @pytest.mark.parametrize("samples", [1, 2, 5])
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_is_not_known_there_is_left_to_the_fallback(name: str, samples: int) -> None:
     check(*build(OTHERS[name], samples))
+
+
+SILENT: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "one sample": (lambda: Written(lambda m, x: F.prelu(x[:, 0], m.slope.view(1)).mT.mT, slope=()), 1),
+    "half of the rows": (
+        lambda: Written(lambda m, x: torch.where(torch.cat([x[:, 0]] * 2) < 0, m.low, 0)[: len(x)], low=(D,)), 2
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_what_ends_in_the_output_without_a_known_use_is_not_zero(name: str) -> None:
+    """Where the first batch has no derivative, nothing else would tell."""
+    make, samples = SILENT[name]
+    model, x = build(make, 2 * samples)
+    x = torch.cat([x[:samples].abs(), -x[samples:].abs()])
+    J = oracle.jacobian(model, x)
+    found = tt.fisher(model, [(t, None) for t in x.split(samples)], tt.Dense, likelihood="gaussian").dense()
+    torch.testing.assert_close(found, torch.einsum("ncp,ncq->pq", J, J) / len(x), rtol=1e-10, atol=1e-12)
+
+
+COMPLEX: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "scale": lambda m, x: torch.complex(x, x.sin()) * m.weight[0],
+    "weight": lambda m, x: torch.complex(x, x.sin()) @ (m.weight + 0j),
+    "made": lambda m, x: x * torch.exp(1j * m.weight[0]) + x,
+}
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+@pytest.mark.parametrize("samples", [1, 3])
+def test_a_real_parameter_of_complex_numbers_has_a_real_derivative(name: str, samples: int) -> None:
+    model, x = build(lambda: Written(lambda m, x: COMPLEX[name](m, x).abs().sum(1), weight=(D, D)), samples)
+    check(model, x)
+    J = oracle.jacobian(model, x)
+    found = tt.fisher(model, (x, None), tt.Diagonal, likelihood="gaussian").diag()
+    torch.testing.assert_close(found, J.square().sum((0, 1)) / samples, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 3])

@@ -99,7 +99,7 @@ def _matrix(read: Callable[[Any], Tensor], view: Tensor, shape: torch.Size) -> R
         def make(x: Tensor, d: Tensor) -> Outer:
             return replace(outer(x.unsqueeze(1), _padded(d, rows, shape[0]), shape), starts=(rows,))
 
-    elif view.is_contiguous() and view.numel() == shape.numel() and outputs == shape[-1]:
+    elif view.is_contiguous() and view.numel() == shape.numel() and shape[-1:] == (outputs,):
         order = (len(shape) - 1, *range(len(shape) - 1))
 
         def make(x: Tensor, d: Tensor) -> Outer:
@@ -117,12 +117,18 @@ def _has_strides(view: Tensor, strides: tuple[int, ...]) -> bool:
 
 def _add(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
     """y = x + alpha b."""
-    return replace(_shift(node, argument, view, shape), factor=float(node._saved_alpha) if argument == 1 else 1.0)
+    return replace(_shift(node, argument, view, shape), factor=_real(node._saved_alpha) if argument == 1 else 1.0)
 
 
 def _sub(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
     """y = x - alpha b."""
-    return replace(_shift(node, argument, view, shape), factor=-float(node._saved_alpha) if argument == 1 else 1.0)
+    return replace(_shift(node, argument, view, shape), factor=-_real(node._saved_alpha) if argument == 1 else 1.0)
+
+
+def _real(factor: complex) -> float:
+    if isinstance(factor, complex):
+        raise NoRule("a complex factor")
+    return float(factor)
 
 
 def _shift(node: Any, _: int, view: Tensor, shape: torch.Size) -> Role:
@@ -145,7 +151,7 @@ def _addcmul(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
     if argument == 0:
         return _shift(node, argument, view, shape)
     role = _scale(node, view, shape, lambda node: node._saved_tensor2 if argument == 1 else node._saved_tensor1)
-    return replace(role, factor=float(node._saved_value))
+    return replace(role, factor=_real(node._saved_value))
 
 
 def _scale(node: Any, view: Tensor, shape: torch.Size, read: Callable[[Any], Tensor]) -> Role:

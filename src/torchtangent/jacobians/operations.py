@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,15 @@ from torchtangent.jacobians.rows import outward
 from torchtangent.jacobians.rules import NoRule
 
 _SMALL_MAP = 1 << 14  # most entries of a matrix with which to multiply is faster than a backward pass per row
+
+
+@dataclass(frozen=True, eq=False)
+class Behind:
+    """The Jacobian of a tensor that was computed from a parameter, still to be pulled back to the parameter itself."""
+
+    jacobian: LayerJacobian
+    place: GradientEdge
+    p: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,19 +66,25 @@ class Operation:
         """The size of all tensors computed from parameters that it uses."""
         return sum(shape_at(role.made[0]).numel() for role in self.roles.values() if role.made)
 
-    def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
-        """The Jacobians of its parameters; see `Use.factors`."""
+    def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian | Behind]:
+        """The Jacobians of its parameters (see `Use.factors`); a tensor computed from several has one for all."""
         if self.rows == 0 or self.rows % n:
             raise NoRule(f"{self.rows} rows for {n} samples")
         rows = self.by_row(d)
         rows = (outward(rows, n) if inner else rows).unsqueeze(2)
-        jacobians = {}
+        found: dict[str, LayerJacobian | Behind] = {}
+        made: dict[GradientEdge, LayerJacobian] = {}
         for name, role in self.roles.items():
+            if role.made and role.made[0] in made:
+                found[name] = Behind(made[role.made[0]], *role.made)
+                continue
             x = role.by_row(self.rows, d.dtype)
             jacobian = role.make(outward(x, n) if inner and x is not None else x, rows)
             jacobian = (jacobian if role.factor == 1 else _times(jacobian, role.factor)).regroup(n)
-            jacobians[name] = _behind(jacobian, *role.made) if role.made else jacobian
-        return jacobians
+            found[name] = jacobian
+            if role.made:
+                found[name] = Behind(made.setdefault(role.made[0], jacobian), *role.made)
+        return found
 
 
 def find_operations(
@@ -144,6 +159,8 @@ class _Search:
 
     def roles(self, key: Node | int, results: list[_Made]) -> Iterator[tuple[Node, Role]]:
         """The roles in all users of a leaf, or of a node with these results."""
+        if not self.graph.users[key]:
+            raise NoRule("the output itself")
         for node, argument, result in self.graph.users[key]:
             made = results[result]
             if made.view.numel() == 0:
@@ -179,6 +196,9 @@ class _Search:
             return self._role(node, argument, _Made(shape_at(place), place=place))  # take the view as a new tensor
 
     def _role(self, node: Node, argument: int, made: _Made) -> Role:
+        kind = self.p.dtype if made.place is None else dtype_at(made.place)
+        if dtype_at(GradientEdge(node, 0)).is_complex and not kind.is_complex:
+            raise NoRule("a real part is no product")
         role = ROLES[type(node).__name__](node, argument, made.view, made.shape)
         if self._without_samples(node) and shape_of(node).numel() // role.width % self.graph.samples:
             raise NoRule("rows that are no samples'")
@@ -204,28 +224,44 @@ def shape_at(place: GradientEdge) -> torch.Size:
     return torch.Size(place.node._input_metadata[place.output_nr].shape)
 
 
-def _behind(jacobian: LayerJacobian, place: GradientEdge, p: Tensor) -> Dense:
-    """The Jacobian of a parameter p, from that of a tensor that the graph computed from it.
+def dtype_at(place: GradientEdge) -> torch.dtype:
+    """The dtype of the tensor at a place in the graph."""
+    return place.node._input_metadata[place.output_nr].dtype
+
+
+def pull_behind(parts: Iterable[Behind], params: Sequence[Tensor]) -> list[Dense]:
+    """The Jacobians of parameters, from those of all tensors that were computed from them, by one backward pass.
 
     If both are small, forming ∂(tensor)/∂p and multiplying by it is faster than pulling every row back.
     """
-    J = jacobian.flat().unflatten(2, shape_at(place)) if shape_at(place) else jacobian.flat().squeeze(2)
-    if J.dtype != place.node._input_metadata[place.output_nr].dtype:
-        raise NoRule("made in another format")
-    n, c, size = J.shape[0], J.shape[1], shape_at(place).numel()
-    J = J.flatten(0, 1)
-    by_unit = size < n * c and size * p.numel() <= _SMALL_MAP and not J.is_complex()
-    d = torch.eye(size, dtype=J.dtype, device=J.device).view(size, *J.shape[1:]) if by_unit else J
+    at: dict[GradientEdge, Tensor] = {}
+    for made in parts:
+        J = made.jacobian.flat()
+        if J.dtype != dtype_at(made.place):
+            raise NoRule("made in another format")
+        at[made.place] = at[made.place] + J if made.place in at else J
+    n, c = next(iter(at.values())).shape[:2]
+    sizes = [J.shape[2] for J in at.values()]
+    size = sum(sizes)
+    by_unit = size < n * c and size * sum(p.numel() for p in params) <= _SMALL_MAP
+    by_unit = by_unit and len({J.dtype for J in at.values()}) == 1 and not next(iter(at.values())).is_complex()
+    if by_unit:
+        J = torch.cat(list(at.values()), 2).flatten(0, 1)
+        d = torch.eye(size, dtype=J.dtype, device=J.device).split(sizes, 1)
+    else:
+        d = tuple(J.flatten(0, 1) for J in at.values())
+    d = tuple(t.reshape(len(t), *shape_at(place)) for t, place in zip(d, at, strict=True))
     with undisturbed(), warnings.catch_warnings():
         warnings.filterwarnings("error", message="There is a performance drop")
         try:
-            (pulled,) = torch.autograd.grad(place, p, d, retain_graph=True, is_grads_batched=True)
+            found = torch.autograd.grad(list(at), list(params), d, retain_graph=True, is_grads_batched=True)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, UserWarning) as error:
             raise NoRule(str(error)) from None
-    pulled = J.reshape(n * c, size) @ pulled.reshape(size, -1) if by_unit else pulled
-    return Dense(pulled.view(n, c, *p.shape), p.shape)
+    if by_unit:
+        found = tuple(J @ t.reshape(size, -1) for t in found)
+    return [Dense(t.reshape(n, c, *p.shape), p.shape) for t, p in zip(found, params, strict=True)]
 
 
 def _number(node: Any, argument: int, view: Tensor) -> float | None:

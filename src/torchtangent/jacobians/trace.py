@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from torchtangent.jacobians.graph import Graph
 from torchtangent.jacobians.inputs import Inputs, wide
 from torchtangent.jacobians.layout import SHARED, find_strides
 from torchtangent.jacobians.matrices import transposed_order
+from torchtangent.jacobians.operations import Behind, pull_behind
 from torchtangent.jacobians.rows import SampleFactors
 from torchtangent.jacobians.rules import NoRule
 from torchtangent.jacobians.uses import LayerUse, Use, read_graph
@@ -112,6 +113,7 @@ class Trace:
         n, c = len(self.graph_outputs), len(cotangents)
         params = self.capture.params
         pieces: dict[str, list[LayerJacobian]] = defaultdict(list)
+        made: dict[str, list[Behind]] = defaultdict(list)
         rest = set(self.uncovered)
         for i, (use, d, inner) in enumerate(self._pull_to_uses(cotangents)):
             if rest.issuperset(use.params):
@@ -124,8 +126,18 @@ class Trace:
                 rest.update(use.params)
                 continue
             for name, factor in factors.items():
-                if params[name].numel():
+                if isinstance(factor, Behind):
+                    made[name].append(factor)
+                elif params[name].numel():
                     pieces[name].append(replace(factor, origin=(i,)) if isinstance(factor, Outer | Scale) else factor)
+        for names in _made_alike({name: parts for name, parts in made.items() if name not in rest}):
+            try:
+                behind = pull_behind(made[names[0]], [params[name] for name in names])
+            except NoRule:
+                rest.update(names)
+                continue
+            for name, factor in zip(names, behind, strict=True):
+                pieces[name].append(factor)
         self.uncovered = rest
         found: dict[str, LayerJacobian] = {}
         if rest:
@@ -243,6 +255,14 @@ class Trace:
                         f"torch cannot vectorize this model ({str(error).strip().splitlines()[0][:200]}).",
                     )
             return fallback.looped(f, chosen, self.x, cotangents)
+
+
+def _made_alike(made: Mapping[str, Sequence[Behind]]) -> list[list[str]]:
+    """Parameters, those together of which the same was made."""
+    groups: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for name, parts in made.items():
+        groups[tuple(id(part.jacobian) for part in parts)].append(name)
+    return list(groups.values())
 
 
 def _orient(found: dict[str, LayerJacobian], capture: Capture) -> None:

@@ -21,7 +21,7 @@ from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.graph import Graph, Node, shape_of
 from torchtangent.jacobians.inputs import wide
 from torchtangent.jacobians.layout import inner_axis, reordered
-from torchtangent.jacobians.operations import Operation, find_operations
+from torchtangent.jacobians.operations import Behind, Operation, find_operations
 from torchtangent.jacobians.rows import outward
 from torchtangent.jacobians.rules import RULES, NoRule, row_axes
 
@@ -58,7 +58,7 @@ class Use(ABC):
         """Cotangents of the output, row by row."""
 
     @abstractmethod
-    def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
+    def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> Mapping[str, LayerJacobian | Behind]:
         """The Jacobians of its parameters for cotangents of its output and n samples.
 
         Of n·k rows, k consecutive ones belong to a sample or, if samples are the `inner` axis, every n-th one.
@@ -106,7 +106,7 @@ class LayerUse(Use):
     def _rows(self, d: Float[Tensor, "y0 C *y"]) -> Float[Tensor, "rows C *row"]:
         return d.movedim(1, self.axes).flatten(0, self.axes - 1)
 
-    def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
+    def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> Mapping[str, LayerJacobian | Behind]:
         rows = self.rows
         if self.x.shape[: self.axes].numel() != rows or self.x.dim() < self.axes or rows == 0 or rows % n:
             raise NoRule(f"{rows} rows for {n} samples")
@@ -143,7 +143,7 @@ class GraphUse(Use):
     def by_row(self, d: Float[Tensor, "y0 C *y"]) -> Float[Tensor, "rows C K"]:
         return self.of.by_row(d)
 
-    def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> dict[str, LayerJacobian]:
+    def factors(self, d: Float[Tensor, "y0 C *y"], n: int, *, inner: bool) -> Mapping[str, LayerJacobian | Behind]:
         return self.of.factors(d, n, inner=inner)
 
 

@@ -45,7 +45,9 @@ class Projection(NamedTuple):
         if self.samples % n:
             raise NoRule(f"it saw {self.samples} samples for {n} of the model")
         found = self.of.factors(wide(self.d).unsqueeze(1), self.samples, inner=True)
-        return {name: jacobian.regroup(n) for name, jacobian in found.items()}
+        own = {name: jacobian for name, jacobian in found.items() if isinstance(jacobian, LayerJacobian)}
+        assert len(own) == len(found)  # nothing is made of its parameters
+        return {name: jacobian.regroup(n) for name, jacobian in own.items()}
 
 
 class Unread(NamedTuple):
