@@ -125,7 +125,7 @@ def _sub(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
     return replace(_shift(node, argument, view, shape), factor=-_real(node._saved_alpha) if argument == 1 else 1.0)
 
 
-def _real(factor: complex) -> float:
+def _real(factor: int | float | complex) -> float:
     if isinstance(factor, complex):
         raise NoRule("a complex factor")
     return float(factor)
