@@ -422,6 +422,7 @@ SILENT: dict[str, tuple[Callable[[], nn.Module], int]] = {
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:The Jacobian of slope is computed sample by sample")
 @pytest.mark.parametrize("name", SILENT)
 def test_what_ends_in_the_output_without_a_known_use_is_not_zero(name: str) -> None:
     """Where the first batch has no derivative, nothing else would tell."""
@@ -739,3 +740,23 @@ def test_a_recurrent_layer_in_a_checkpoint() -> None:
     with pytest.warns(tt.TangentWarning, match="sample by sample"):
         J = tt.jacobian(model, x.detach()).dense().double()
     torch.testing.assert_close(J, oracle.jacobian(model.double(), x.detach().double()), rtol=1e-3, atol=1e-5)
+
+
+def test_prelu_in_the_fallback_is_not_vectorized() -> None:
+    """torch's derivative for several samples is wrong, which need not show in the samples that are checked."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.slope = nn.Parameter(torch.tensor(0.25))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.prelu(x, self.slope.view(1)) / self.slope
+
+    model, x = Net().double(), torch.linspace(-1, 1, 12).double().view(4, 3).roll(1, 0)
+    expected = torch.where(x > 0, -x / 0.25**2, 0.0)
+    x[0] = x[3] = 1.0
+    expected[0] = expected[3] = -1 / 0.25**2
+    with pytest.warns(tt.TangentWarning, match="derivatives of PReLU are wrong for several samples"):
+        J = tt.jacobian(model, x).dense()
+    torch.testing.assert_close(J[..., 0], expected)
