@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import torchtangent as tt
 from torchtangent.jacobians.capture import Capture
-from torchtangent.jacobians.operations import pull_behind
+from torchtangent.jacobians.made import pull_behind
 
 D = 6
 

@@ -43,7 +43,7 @@ def vectorized(
         J = torch.func.vmap(one, in_dims=axes)(x, cotangents)
     c, n = cotangents.shape[:2]
     for name, p in params.items():
-        if J[id(p)].shape != (n, c, *p.shape):  # torch's own rule for PReLU is wrong
+        if J[id(p)].shape != (n, c, *p.shape):  # a rule of torch's own is wrong, as that for PReLU is
             raise RuntimeError(f"the derivative of {name} has a wrong shape")
     return {name: Dense(wide(J[id(p)]), p.shape) for name, p in params.items()}
 

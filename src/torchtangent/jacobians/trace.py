@@ -26,8 +26,8 @@ from torchtangent.jacobians.factors import Dense, LayerJacobian, Outer, Scale, m
 from torchtangent.jacobians.graph import Graph
 from torchtangent.jacobians.inputs import Inputs, wide
 from torchtangent.jacobians.layout import SHARED, find_strides
+from torchtangent.jacobians.made import Behind, pull_behind
 from torchtangent.jacobians.matrices import transposed_order
-from torchtangent.jacobians.operations import Behind, pull_behind
 from torchtangent.jacobians.rows import SampleFactors
 from torchtangent.jacobians.rules import NoRule
 from torchtangent.jacobians.uses import LayerUse, Use, read_graph

@@ -21,7 +21,8 @@ from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.graph import Graph, Node, shape_of
 from torchtangent.jacobians.inputs import wide
 from torchtangent.jacobians.layout import inner_axis, reordered
-from torchtangent.jacobians.operations import Behind, Operation, find_operations
+from torchtangent.jacobians.made import Behind
+from torchtangent.jacobians.operations import Operation, find_operations
 from torchtangent.jacobians.rows import outward
 from torchtangent.jacobians.rules import RULES, NoRule, row_axes
 
