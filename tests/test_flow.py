@@ -18,6 +18,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 ORDER = {
     "axes": 0,
     "notice": 0,
+    "progress": 0,
     "operators": 1,
     "jacobians": 2,
     "kernel": 3,

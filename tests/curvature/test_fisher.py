@@ -11,6 +11,7 @@ import torch
 from cases import ZOO, Case
 from oracle import Inputs, assert_close, take
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import torchtangent as tt
 from torchtangent.curvature.cotangents import Cotangents
@@ -221,9 +222,26 @@ def test_batches_of_different_lengths() -> None:
 
 def test_data_loader() -> None:
     model, x, y = setting("mlp", "categorical")
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=4)
+    loader = DataLoader(TensorDataset(x, y), batch_size=4)
     F = tt.fisher(model, loader, tt.Dense, kind="empirical")
     assert_close(F.dense(), oracle.fisher(model, [(x, y)], kind="empirical"))
+
+
+def test_progress_counts_samples() -> None:
+    """All of them, once per pass over the data; how many there are is not known before a generator ends."""
+    model, x = nn.Linear(3, 2).double(), torch.randn(10, 3).double()
+    parts = [(part, None) for part in x.split(4)]
+    loader = DataLoader(TensorDataset(x, torch.zeros(10)), batch_size=4, drop_last=True)
+    for data, representation, total in (
+        ((x, None), tt.Diagonal, 10),
+        (parts, tt.EKFAC, 20),
+        (loader, tt.KFAC, 8),
+        ((part for part in parts), tt.KFAC, None),
+    ):
+        seen: list[tuple[int, int | None]] = []
+        tt.fisher(model, data, representation, progress=lambda *done, seen=seen: seen.append(done))
+        assert seen[-1] == (total or 10, total)
+        assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
 def test_dict_batches() -> None:

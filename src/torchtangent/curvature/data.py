@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from torchtangent.jacobians.inputs import Inputs, batch_size, leaves, split, take
 
@@ -72,6 +72,15 @@ class Batches:
 
     def _fingerprint(self, x: Inputs, y: Any) -> tuple[Any, ...]:
         return _fingerprint(x) + (_fingerprint(y) if self._targets and y is not None else ())
+
+    def count(self) -> int | None:
+        """How many samples there are; None if only reading all of them would tell."""
+        if isinstance(self._data, list):
+            return sum(batch_size(_split(batch)[0]) for batch in self._data)
+        if isinstance(self._data, DataLoader) and self._data.batch_size and isinstance(self._data.sampler, Sized):
+            n = len(self._data.sampler)
+            return n - n % self._data.batch_size if self._data.drop_last else n
+        return None
 
     def pieces(self, size: Callable[[Inputs], int]) -> Iterator[Batch]:
         """The batches, each in pieces of at most `size(inputs)` samples."""

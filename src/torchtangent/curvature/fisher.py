@@ -18,6 +18,7 @@ from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Inputs, Output, batch_size, check_devices, map_leaves
 from torchtangent.jacobians.select import Params
 from torchtangent.operators import BlockOperator, Operator
+from torchtangent.progress import Progress, Report
 
 _MANY = 256  # cotangents per sample above which a warning advises to sample
 _TRACE = 16 << 20  # on a CPU, bytes of activations and factors at a time (see Capture.budget): what its caches hold
@@ -38,6 +39,7 @@ def fisher(
     seed: int = 0,
     params: Params = None,
     output: Output = None,
+    progress: bool | Report | None = None,
 ) -> Operator:
     """The Fisher information matrix F = E_x E_y[∇log p(y|x) ∇log p(y|x)ᵀ] of a network, in a representation.
 
@@ -58,6 +60,8 @@ def fisher(
         seed: Seed of the draws; the same seed gives the same labels whatever the batch size.
         params: Which parameters, by name pattern or a predicate (name, parameter); all trainable ones by default.
         output: Which tensor of the model's result, (N, C) or (N, T, C).
+        progress: Show a line with rate and end time: True, False, on terminals only (default), or a function of
+            (samples done, all of them), where EKFAC counts each sample twice, once for each pass over the data.
 
     Returns:
         An operator on parameter space: `F @ v`, `F.solve(v, damping=...)`, `F.trace()`, and so on. Vectors are flat
@@ -88,10 +92,13 @@ def fisher(
 
     total = chosen.start(Scope(capture.space, capture.space.names, capture.tied))
     source.keep = source.batches.repeat = total.sweeps > 1
-    for _ in range(total.sweeps):
-        for layers, again in source:
-            (total.again if again else total.update)(layers)
-        total.end_sweep()
+    work = source.batches.count()
+    with Progress(work and work * total.sweeps, progress, "Fisher matrix", "samples") as bar:
+        for _ in range(total.sweeps):
+            for layers, again in source:
+                (total.again if again else total.update)(layers)
+                bar.add(0 if again else next(iter(layers.values())).samples)
+            total.end_sweep()
     blocks = total.finish(source.samples)
     dtype = reduce(torch.promote_types, (block.dtype for _, block in blocks))
     blocks = [(place, block.to(dtype)) for place, block in blocks]

@@ -23,7 +23,6 @@ from torchtangent.kernel.identity import check_same, identity, probe
 from torchtangent.kernel.panel import Panel
 from torchtangent.kernel.plan import make_plan
 from torchtangent.kernel.precision import find_precision, for_captures, for_contractions
-from torchtangent.kernel.progress import Progress, Report
 from torchtangent.kernel.samples import Samples, check_alike
 from torchtangent.kernel.store import KernelStore, load_kernel
 from torchtangent.kernel.task import Machine, Task
@@ -33,6 +32,7 @@ from torchtangent.kernel.writer import Writer
 from torchtangent.notice import check_choice
 from torchtangent.operators import memory
 from torchtangent.operators.symmetric import reflect
+from torchtangent.progress import Progress, Report
 
 _CAPTURE = 2.0  # peak bytes of a capture, as a multiple of what its trace holds
 
@@ -98,7 +98,7 @@ class Job:
         def where(tile: Tile) -> list[Block]:
             return [k[:, tile.rows, :, tile.cols] for k in K] if place == self.device else self._zeros(tile.shape)
 
-        with Progress(sum(t.pairs for t in tiles), progress) as bar:
+        with Progress(sum(t.pairs for t in tiles), progress, "kernel", "pairs") as bar:
             for tile, blocks in self.blocks(tiles, where):
                 if place != self.device:
                     for k, block in zip(K, blocks, strict=True):
@@ -132,7 +132,8 @@ class Job:
         self.plan = replace(self.plan, panel=self.ranks.from_first(self.plan.panel))  # all ranks capture together
         pending = self.ranks.from_first(store.pending())
         show = progress if self.ranks.rank == 0 else False
-        with Progress(int(sum(map(self._work, pending))), show) as bar, Writer(store.write) as writer:
+        work = int(sum(map(self._work, pending)))
+        with Progress(work, show, "kernel", "pairs") as bar, Writer(store.write) as writer:
             for tile, (block,) in self.blocks(pending, lambda tile: self._zeros(tile.shape)):
                 self._check_finite([block])
                 writer.write(tile, self._finish(block, self.symmetric and tile.i == tile.j))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.select import Params
 from torchtangent.kernel.job import Job
-from torchtangent.kernel.progress import Report
+from torchtangent.progress import Report
 
 
 def ntk(

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from torchtangent import spectrum
 from torchtangent.kernel.matrix import as_square
-from torchtangent.kernel.progress import Progress, Report
 from torchtangent.linear.batches import Schedule, check_count, check_schedule, divided, rates, shuffled
 from torchtangent.linear.fit import Fit
 from torchtangent.linear.labels import check_varies, read_labels
@@ -27,6 +26,7 @@ from torchtangent.linear.path import Path, Rule
 from torchtangent.linear.points import Points, Terms, at_start
 from torchtangent.operators import Operator
 from torchtangent.operators.autocast import without_autocast
+from torchtangent.progress import Progress, Report
 from torchtangent.spectrum.checks import check_some_rows
 
 __all__ = ["SGD", "Fit"]
