@@ -98,6 +98,7 @@ def fisher(
             for layers, again in source:
                 (total.again if again else total.update)(layers)
                 bar.add(0 if again else next(iter(layers.values())).samples)
+                del layers  # before the next ones are captured
             total.end_sweep()
     blocks = total.finish(source.samples)
     dtype = reduce(torch.promote_types, (block.dtype for _, block in blocks))
@@ -179,6 +180,7 @@ class LayerSource:
                     if held > self.capture.budget(_KEPT):
                         self.keep, self._kept = False, []
                 yield layers
+                del layers
 
     def look(self) -> None:
         """Check all the data now, so that errors are not raised only at the first product with an implicit operator."""
