@@ -203,6 +203,7 @@ class Job:
                     layers = layers_of(self.capture, x.batch(i, min(i + batch, stop)), self.reduce == "sum")
                 with for_contractions(self.precision):
                     panel.append(layers)
+                del layers  # before the next ones are captured
                 i += batch
             except DifferentUse as error:
                 changed = error.args
