@@ -25,6 +25,7 @@ from torchtangent.jacobians.squares import sum_of_squares
 from torchtangent.operators.product import product
 
 _CHUNK_BYTES = {"cpu": 1 << 24, "cuda": 1 << 30}  # working set of a contraction: fits a CPU's cache, or fills a GPU
+_FORMED = {"cpu": 1 << 22, "cuda": 1 << 30}  # bytes of patches and of J at a time, while J is formed: as above
 _LARGE_CONVOLUTION = 1 << 23  # multiplications for the J of one sample; fewer take less time than the call itself
 
 
@@ -54,6 +55,10 @@ class LayerJacobian(ABC):
     def flat(self) -> Float[Tensor, "N C P"]:
         """J with the parameter flattened."""
         return self.dense().reshape(self.samples, self.outputs, -1)
+
+    def write(self, J: Float[Tensor, "N C P"]) -> None:
+        """Write the same into J."""
+        J.copy_(self.flat())
 
     @abstractmethod
     def pullback(self, u: Float[Tensor, "N C"]) -> Float[Tensor, "*P"]:
@@ -131,6 +136,21 @@ class Outer(LayerJacobian):
             return self.d.squeeze(3).unsqueeze(4) * a.unsqueeze(2)
         d = self.d.transpose(3, 4).reshape(N * G, C * O, S)
         return product(d, a.reshape(N * G, S, -1)).view(N, G, C, O, -1)
+
+    def write(self, J: Float[Tensor, "N C P"]) -> None:
+        if self.order != tuple(sorted(self.order)):
+            super().write(J)  # the entries of the parameter are in another order than those of its matrix
+            return
+        _, G, C, S, O = self.d.shape
+        place = J.unflatten(2, (G, O, -1)).transpose(1, 2)
+        if S == 1:
+            torch.mul(self.d.squeeze(3).unsqueeze(4), self.a.unsqueeze(2), out=place)
+            return
+        I = place.shape[4]
+        start = 0
+        for part in self.chunks(self.d.element_size() * G * I * max(S, C * O), _FORMED):
+            place[start : start + part.samples] = part.form()
+            start += part.samples
 
     def _many_locations(self) -> bool:
         """Whether patches are so much larger than J that a CPU would take longer to copy them than to multiply."""

@@ -25,8 +25,8 @@ from torchtangent.jacobians.inputs import (
 )
 from torchtangent.jacobians.products import pull, push
 from torchtangent.jacobians.select import Params
+from torchtangent.operators import memory
 from torchtangent.operators.derivative import linear
-from torchtangent.operators.memory import require
 from torchtangent.operators.space import Space, Vector
 
 
@@ -130,14 +130,14 @@ class Jacobian:
     def dense(self) -> Float[Tensor, "N *out P"]:
         """J itself, parameters flattened and concatenated in `named_parameters()` order."""
         dtype, device = self._capture.wide_dtype, self._capture.device
-        require("J", tuple(self.shape), dtype, device, "J @ v, J.T @ u and J.layers do without it, as does tt.ntk.")
-        J = torch.empty(self.shape, dtype=dtype, device=device)
+        memory.require("J", self.shape, dtype, device, "J @ v, J.T @ u and J.layers do without it, as does tt.ntk.")
+        J = memory.empty(self.shape, dtype, device)
         for index, x in self._pieces(cotangents=J[0, ..., 0].numel()):
             start = 0
             for layer in self._layers(x).values():
-                part = layer.flat()
-                J[index, ..., start : start + part.shape[2]] = part.view(len(part), *self._outputs[1:], -1)
-                start += part.shape[2]
+                end = start + layer.shape.numel()
+                layer.write(J[index, ..., start:end].view(layer.samples, layer.outputs, -1))
+                start = end
         return J
 
     def __matmul__(self, v: Vector) -> Float[Tensor, "N *out"]:

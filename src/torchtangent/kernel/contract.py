@@ -58,19 +58,8 @@ class Formed(Way):
 
     def keep(self, layer: LayerJacobian) -> Kept:
         J = memory.empty((layer.samples, layer.outputs, self.width), layer.d.dtype, layer.d.device)
-        self.write(layer, J)
+        layer.write(J)
         return (self.outputs.arrange(J),)
-
-    @staticmethod
-    def write(layer: LayerJacobian, J: Float[Tensor, "N C P"]) -> None:
-        """Write the layer's Jacobian into J."""
-        if not isinstance(layer, Outer) or layer.order != tuple(sorted(layer.order)):
-            J.copy_(layer.flat())  # in the parameter's own order of entries, so that all batches agree
-            return
-        start = 0
-        for part in layer.chunks(layer.d[0, 0, 0, :, 0].nbytes * inputs_of(layer) * layer.groups, _PATCHES):
-            J[start : start + part.samples] = part.form().transpose(1, 2).flatten(2)
-            start += part.samples
 
     def add(self, out: Block, left: Kept, right: Kept, alpha: float, room: int) -> None:
         add_rows(out, left[0], right[0], alpha)

@@ -49,7 +49,7 @@ class Part:
         J = memory.empty((layers[0].samples, layers[0].outputs, width), dtype, layers[0].d.device)
         *places, rest = J.split([*widths, width - sum(widths)], -1)
         for layer, place in zip(layers, places, strict=True):
-            Formed.write(layer, place)
+            layer.write(place)
         rest.zero_()
         return (outputs.arrange(J),)
 
