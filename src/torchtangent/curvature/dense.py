@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
 
 from torchtangent.curvature.representation import Accumulator, Blocks, Layers, Representation, Scope, in_a_row
-from torchtangent.operators import DenseOperator, Space
-from torchtangent.operators.memory import require
+from torchtangent.operators import DenseOperator, Space, memory
 from torchtangent.operators.symmetric import add_gram, reflect
 
 _INSTEAD = "Choose parameters with params=, or KFAC, EKFAC, LowRank or Implicit, which are smaller."
@@ -32,13 +32,16 @@ class DenseSum(Accumulator):
         self.total: Tensor | None = None
 
     def update(self, layers: Layers) -> None:
+        own = [layers[name] for name in self.names]
+        widths, device = [layer.shape.numel() for layer in own], own[0].d.device
+        P, dtype = sum(widths), reduce(torch.promote_types, (layer.d.dtype for layer in own))
         if self.total is None:
-            size, like = sum(layers[name].shape.numel() for name in self.names), layers[self.names[0]].d
-            require("A dense block of F", (size, size), like.dtype, like.device, _INSTEAD)
-        J = torch.cat([layers[name].flat() for name in self.names], 2).flatten(0, 1)
-        if self.total is None:
-            self.total = J.new_zeros(J.shape[1], J.shape[1])
-        add_gram(self.total, J)
+            memory.require("A dense block of F", (P, P), dtype, device, _INSTEAD)
+            self.total = memory.zeros((P, P), dtype, device)
+        J = memory.empty((own[0].samples, own[0].outputs, P), dtype, device)
+        for layer, place in zip(own, J.split(widths, 2), strict=True):
+            layer.write(place)
+        add_gram(self.total, J.flatten(0, 1))
 
     def finish(self, n: int) -> Blocks:
         assert self.total is not None
