@@ -231,6 +231,7 @@ def test_two_of_many_samples_swapped() -> None:
 
 K = 4  # of every axis, so that no size tells one from another
 Q = torch.rand(K, K, dtype=torch.float64)
+P = Q.expand(K, K, K, K)
 
 OPERATIONS: dict[str, Callable[[Tensor], Tensor | tuple[Tensor, ...]]] = {
     "view": lambda h: h.view(2, -1, K),
@@ -280,6 +281,21 @@ OPERATIONS: dict[str, Callable[[Tensor], Tensor | tuple[Tensor, ...]]] = {
     "transpose": lambda h: (h.transpose(0, -2), h.mT, h[0, 0].t(), h.sin().transpose_(1, 2)),
     "roll": lambda h: (h.roll(1, -1), h.roll(1), h.roll((1, 2), (0, 1))),
     "flip": lambda h: h.flip(-1, 1),
+    "losses": lambda h: (
+        F.mse_loss(h, P, reduction="none")
+        + F.smooth_l1_loss(h, P, reduction="none")
+        + F.huber_loss(h, P, reduction="none")
+        + F.binary_cross_entropy(h, P, reduction="none")
+        + F.binary_cross_entropy_with_logits(h, P, reduction="none")
+        + F.soft_margin_loss(h, P.round(), reduction="none")
+    ),
+    "losses of classes": lambda h: (
+        F.nll_loss(h, P[0].round().long(), reduction="none"),
+        F.cross_entropy(h[0, 0], P[0, 0, 0].round().long(), Q[0], reduction="none"),
+        F.multi_margin_loss(h[0, 0], P[0, 0, 0].round().long(), reduction="none"),
+        F.multilabel_margin_loss(h[0, 0], P[0, 0].round().long(), reduction="none"),
+    ),
+    "distances": lambda h: (F.pairwise_distance(h, P), F.cosine_similarity(h, P, 1), F.l1_loss(h, P, reduction="none")),
     "Fourier": lambda h: torch.fft.irfft(torch.fft.rfft(h, dim=1), dim=1) + torch.fft.fft2(h).real.sin(),
 }
 
@@ -402,6 +418,22 @@ def test_ordinary_models_pay_no_further_cotangent(name: str, monkeypatch: pytest
     found = tt.jacobian(model, x)
     oracle.assert_close(found.dense(), J)
     oracle.assert_close(tt.ntk(model, x, reduce="trace"), torch.einsum("n...p,m...p->nm", J, J))
+
+
+@pytest.mark.parametrize("loss", [F.cross_entropy, F.mse_loss, F.binary_cross_entropy_with_logits, F.smooth_l1_loss])
+def test_ordinary_losses_pay_no_further_cotangent(loss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = images(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2))
+    model, x = model.double(), x.double()
+    y = torch.tensor([0, 2, 1, 1, 0]) if loss is F.cross_entropy else torch.rand(5, 3, dtype=torch.float64)
+    monkeypatch.setattr(trace, "SampleFactors", None)  # who asks for it fails
+
+    def each(f: Tensor, y: Tensor) -> Tensor:
+        return loss(f, y, reduction="none").flatten(1).sum(1) if f.shape == y.shape else loss(f, y, reduction="none")
+
+    found = tt.gradients(model, (x, y), each).dense()
+    for i in range(5):
+        gradient = torch.autograd.grad(each(model(x[i : i + 1]), y[i : i + 1]).sum(), list(model.parameters()))
+        oracle.assert_close(found[i], torch.cat([g.flatten() for g in gradient]))
 
 
 # Samples in another order, parts written in place, functions of one's own, and as many positions as samples.

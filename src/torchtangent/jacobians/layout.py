@@ -218,22 +218,24 @@ _RULES: dict[str, Rule] = {
     **_named(_view, "Squeeze Unsqueeze", range(6)),
     **_named(
         _each,
-        "Abs Acos Acosh Add Addcdiv Addcmul Angle Asin Asinh Atan Atan2 Atanh Ceil Celu Clamp ClampMax ClampMin Clone "
-        "Complex Conj Copysign Cos Cosh Div Elu Erf Erfc Erfinv Exp Exp2 Expand Expm1 Floor Fmax Fmin Fmod Gelu "
-        "Hardshrink Hardsigmoid Hardswish Hardtanh Hypot LeakyRelu Lerp Lgamma Log Log10 Log1P Log2 LogSigmoid "
-        "Logaddexp Logaddexp2 Logit MaskedFill Maximum Minimum Mish Mul NanToNum NativeDropout Neg Pow PreluKernel "
-        "Reciprocal Relu Remainder Repeat Round RreluWithNoise Rsqrt Rsub Sgn Sigmoid Sign Silu Sin Sinc "
-        "Sinh Softplus Softshrink Sqrt Sub Tan Tanh Threshold ToCopy Tril Triu Trunc Where Xlogy",
+        "Abs Acos Acosh Add Addcdiv Addcmul Angle Asin Asinh Atan Atan2 Atanh BinaryCrossEntropy "
+        "BinaryCrossEntropyWithLogits Ceil Celu Clamp ClampMax ClampMin Clone Complex Conj Copysign Cos Cosh Div Elu "
+        "Erf Erfc Erfinv Exp Exp2 Expand Expm1 Floor Fmax Fmin Fmod Gelu Hardshrink Hardsigmoid Hardswish Hardtanh "
+        "HuberLoss Hypot LeakyRelu Lerp Lgamma Log Log10 Log1P Log2 LogSigmoid Logaddexp Logaddexp2 Logit MaskedFill "
+        "Maximum Minimum Mish MseLoss Mul NanToNum NativeDropout Neg Pow PreluKernel Reciprocal Relu Remainder Repeat "
+        "Round RreluWithNoise Rsqrt Rsub Sgn Sigmoid Sign Silu Sin Sinc Sinh SmoothL1Loss SoftMarginLoss Softplus "
+        "Softshrink Sqrt Sub Tan Tanh Threshold ToCopy Tril Triu Trunc Where Xlogy",
         range(4),
     ),
     **_named(_same, "Slice ViewAsComplex ViewAsReal"),
     **_named(
         _first,
         "AdaptiveAvgPool2D AdaptiveAvgPool3D AdaptiveMaxPool2D AdaptiveMaxPool3D AvgPool2D AvgPool3D ChannelShuffle "
-        "Col2Im Convolution Im2Col MaxPool2DWithIndices MaxPool3DWithIndices NativeGroupNorm PixelShuffle "
-        "PixelUnshuffle ReflectionPad1D ReflectionPad2D ReflectionPad3D ReplicationPad1D ReplicationPad2D "
-        "ReplicationPad3D UpsampleBicubic2D UpsampleBilinear2D UpsampleLinear1D UpsampleNearest1D UpsampleNearest2D "
-        "UpsampleNearest3D UpsampleNearestExact1D UpsampleNearestExact2D UpsampleNearestExact3D UpsampleTrilinear3D",
+        "Col2Im Convolution Im2Col MaxPool2DWithIndices MaxPool3DWithIndices MultiMarginLoss MultilabelMarginLoss "
+        "NativeGroupNorm NllLoss NllLoss2D PixelShuffle PixelUnshuffle ReflectionPad1D ReflectionPad2D ReflectionPad3D "
+        "ReplicationPad1D ReplicationPad2D ReplicationPad3D UpsampleBicubic2D UpsampleBilinear2D UpsampleLinear1D "
+        "UpsampleNearest1D UpsampleNearest2D UpsampleNearest3D UpsampleNearestExact1D UpsampleNearestExact2D "
+        "UpsampleNearestExact3D UpsampleTrilinear3D",
     ),
     **_named(
         _firsts,
@@ -251,7 +253,7 @@ _RULES: dict[str, Rule] = {
         "Softmax Sort Split SplitWithSizes Topk UnsafeSplit UnsafeSplitWithSizes",
     ),
     **_named(_reduced, "Amax Amin LinalgVectorNorm Logsumexp Max Min Std StdMean Var VarMean"),
-    **_named(_reduced, "Mean Median Prod Sum", (1,)),
+    **_named(_reduced, "Mean Median Norm Prod Sum", (1,)),
     **_named(_part, "Select Unbind"),
     **_named(_stack, "Stack"),
     **_named(_moved, "Permute"),
