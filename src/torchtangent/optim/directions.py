@@ -13,8 +13,9 @@ from torch import Tensor
 from torchtangent.optim.layer import Layer, Parts, Passes
 from torchtangent.optim.method import Method, State, Task
 from torchtangent.optim.plan import Plan
-from torchtangent.optim.ranks import Ranks
 from torchtangent.optim.replay import Replay
+from torchtangent.optim.replicas import Replicas
+from torchtangent.optim.update import Groups
 
 _MEMORY = 0.95  # decay per step of the running averages of mean gradients
 
@@ -33,7 +34,8 @@ class Step:
         passes: Factored per-sample gradients by parameter, for each backward pass.
         whole: Whether `raw` comes from the samples and labels of `passes`, and from no other rank.
         states: The states that earlier steps left, by parameter.
-        dampings: ε, by parameter.
+        groups: The group of each parameter, by name.
+        replicas: The processes that take this step together.
         n: Number of samples on all ranks.
         share: The fraction of them that is on this rank.
         scale: The factor that turns recorded cotangents into those of each sample's own loss.
@@ -45,11 +47,16 @@ class Step:
     passes: Passes
     whole: bool
     states: Mapping[str, State]
-    dampings: Mapping[str, float]
+    groups: Groups
+    replicas: Replicas
     n: int
     share: float
     scale: float | Tensor
     renew: Set[str]
+
+    def damping(self, name: str) -> float:
+        """ε of a parameter."""
+        return self.groups[name]["damping"]
 
     def due(self, name: str) -> bool:
         """Whether to renew a block's decomposition (or diagonal): it needs that, and samples went through it."""
@@ -64,21 +71,19 @@ class Step:
         return self.seen(name) or (not method.fresh and bool(self.states[name]))
 
 
-def directions(
-    plan: Plan, method: Method, step: Step, ranks: Ranks, replay: Replay
-) -> tuple[dict[str, Tensor], dict[str, State]]:
+def directions(plan: Plan, method: Method, step: Step, replay: Replay) -> tuple[dict[str, Tensor], dict[str, State]]:
     """Preconditioned gradients, as new tensors by parameter, and the new states by block."""
     found, states = _unseen(plan, step)
-    states.update(_renewed(plan, method, step, ranks))
+    states.update(_renewed(plan, method, step))
     tasks = []
     for layer in plan.layers:
         if any(name in step.full for name in layer.names) and step.possible(layer.key, method):
             raw = _filled(layer, step.raw, plan)
             full = raw if step.full is step.raw else _filled(layer, step.full, plan)
             state = states.get(layer.key, step.states[layer.key])
-            project = partial(_projected, layer, raw, step, ranks)
+            project = partial(_projected, layer, raw, step)
             passes = step.passes if step.whole else ()
-            tasks.append(Task(layer, state, raw, full, step.dampings[layer.key], passes, project))
+            tasks.append(Task(layer, state, raw, full, step.damping(layer.key), passes, project))
     for together in _batched(tasks):
         for task, (parts, state) in zip(together, replay.solve(method, together, step.n), strict=True):
             states[task.layer.key] = state
@@ -86,11 +91,11 @@ def directions(
     for name in plan.diagonal:
         if name not in step.full or not step.possible(name, method):
             continue
-        squares = partial(_diagonal, name, step, ranks)
+        squares = partial(_diagonal, name, step)
         values = squares() if step.due(name) else step.states[name]["values"]
         values = method.scale(values, step.raw[name], squares, step.n)
         states[name] = {"values": values}
-        found[name] = step.full[name] / (values + step.dampings[name])
+        found[name] = step.full[name] / (values + step.damping(name))
     return found, states
 
 
@@ -112,24 +117,24 @@ def _unseen(plan: Plan, step: Step) -> tuple[dict[str, Tensor], dict[str, State]
         if before.shape == squares.shape:  # else it belongs to a block that the parameter was in before
             squares = torch.lerp(before, squares, 1 - _MEMORY)
         states[name] = {"values": squares}
-        found[name] = full / (squares + step.dampings[name])
+        found[name] = full / (squares + step.damping(name))
     return found, states
 
 
-def _renewed(plan: Plan, method: Method, step: Step, ranks: Ranks) -> dict[str, State]:
+def _renewed(plan: Plan, method: Method, step: Step) -> dict[str, State]:
     """The decompositions that are due, computed by all ranks together."""
-    moments, by_rows = {}, method.by_rows and ranks.size == 1
+    moments, by_rows = {}, method.by_rows and step.replicas.size == 1
     for layer in plan.layers:
         if step.due(layer.key):
             B, A = layer.moments(step.passes, step.n, step.share, step.scale, by_rows=by_rows)
-            moments[layer.key] = layer, ranks.total(B), ranks.total(A)
+            moments[layer.key] = layer, step.replicas.total(B), step.replicas.total(A)
     if moments:
         sums = torch.stack([_sum(B) + _sum(A) for _, B, A in moments.values()])
         if not bool(torch.isfinite(sums).all()):
             raise NotFinite(next(name for name, total in zip(moments, sums, strict=True) if not total.isfinite()))
     large_first = sorted(moments.items(), key=lambda item: -item[1][1].numel() - item[1][2].numel())
-    tasks = {key: partial(method.decompose, layer, B, A, step.dampings[key]) for key, (layer, B, A) in large_first}
-    return ranks.divide(tasks, step.full)
+    tasks = {key: partial(method.decompose, layer, B, A, step.damping(key)) for key, (layer, B, A) in large_first}
+    return step.replicas.divide(tasks, step.full)
 
 
 def _sum(M: Tensor) -> Tensor:
@@ -137,18 +142,16 @@ def _sum(M: Tensor) -> Tensor:
     return M.sum() if M.shape[1] == M.shape[2] else M.square().sum()
 
 
-def _projected(
-    layer: Layer, raw: Parts, step: Step, ranks: Ranks, left: Tensor, right: Tensor
-) -> tuple[Tensor, Tensor]:
+def _projected(layer: Layer, raw: Parts, step: Step, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Uᵀ∇, and the mean of (Uᵀ∇_n)² over the samples of all ranks."""
     g, squares = layer.project(raw, step.passes, left, right, step.scale / math.sqrt(step.n))
-    return g, ranks.total(squares)
+    return g, step.replicas.total(squares)
 
 
-def _diagonal(name: str, step: Step, ranks: Ranks) -> Tensor:
+def _diagonal(name: str, step: Step) -> Tensor:
     """The mean of ∇_n² over the samples of all ranks."""
     total = torch.stack([seen[name].square_sum() for seen in step.passes if name in seen]).sum(0)
-    return ranks.total(total * (step.scale**2 / step.n))
+    return step.replicas.total(total * (step.scale**2 / step.n))
 
 
 def _batched(tasks: list[Task]) -> list[list[Task]]:

@@ -11,12 +11,12 @@ from torchtangent.notice import listed, warn
 from torchtangent.optim.layer import Passes
 from torchtangent.optim.notices import Notices
 from torchtangent.optim.plan import Plan
-from torchtangent.optim.ranks import Ranks
 from torchtangent.optim.recorder import Recorder
+from torchtangent.optim.replicas import Replicas
 from torchtangent.optim.witness import tolerance
 
 
-def gather(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], notices: Notices, ranks: Ranks) -> Passes:
+def gather(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], notices: Notices, replicas: Replicas) -> Passes:
     """The factored per-sample gradients by parameter, for each batch, up to one common factor.
 
     A parameter with a use that no rule describes counts as unseen from now on, with a warning. One that has a gradient
@@ -27,8 +27,8 @@ def gather(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], notices:
     before, homes = set(plan.unseen), list(plan.homes)
     passes = [plan.jacobians(batch, recorder.welcome) for batch in recorder.batches]
     _verify(plan, recorder, passes)
-    if ranks.size > 1:
-        _agree(plan, passes, homes, ranks, like=next(iter(grads.values())))
+    if replicas.size > 1:
+        _agree(plan, passes, homes, replicas, like=next(iter(grads.values())))
     _require_seen(plan, recorder, grads, passes)
     new = notices.new(sorted(plan.unseen.keys() - before), "unseen")
     for why in dict.fromkeys(plan.unseen[name] for name in new):
@@ -78,15 +78,15 @@ def _require_inputs(recorder: Recorder) -> None:
         )
 
 
-def _agree(plan: Plan, passes: Passes, names: list[str], ranks: Ranks, like: Tensor) -> None:
+def _agree(plan: Plan, passes: Passes, names: list[str], replicas: Replicas, like: Tensor) -> None:
     """Demote what any rank demoted, and refuse layers that only some ranks used: the others would wait forever."""
     demoted = [name in plan.unseen for name in names]
     seen = [any(name in each for each in passes) for name in names]
-    demotions, sights = ranks.total(torch.tensor([demoted, seen], dtype=torch.int32, device=like.device)).tolist()
+    demotions, sights = replicas.total(torch.tensor([demoted, seen], dtype=torch.int32, device=like.device)).tolist()
     for name, count in zip(names, demotions, strict=True):
         if count and name not in plan.unseen:
             plan.demote(name, "another rank has no rule for what it saw of it")
-    some = [name for name, n in zip(names, sights, strict=True) if 0 < n < ranks.size and name not in plan.unseen]
+    some = [name for name, n in zip(names, sights, strict=True) if 0 < n < replicas.size and name not in plan.unseen]
     if some:
         raise RuntimeError(
             f"Samples went through {listed(some)} on some ranks only. All ranks must use the same layers in a step: "

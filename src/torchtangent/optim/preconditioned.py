@@ -25,9 +25,9 @@ from torchtangent.optim.method import Method, State
 from torchtangent.optim.notices import Notices, round_number
 from torchtangent.optim.options import Settings
 from torchtangent.optim.plan import Plan
-from torchtangent.optim.ranks import Ranks
 from torchtangent.optim.recorder import Recorder
 from torchtangent.optim.replay import Replay
+from torchtangent.optim.replicas import Replicas
 from torchtangent.optim.resume import Progress, options_of
 from torchtangent.optim.schedule import Schedule
 from torchtangent.optim.update import Promise, move
@@ -66,7 +66,7 @@ class Preconditioned(Optimizer):
         **settings: Any,
     ) -> None:
         self.settings = Settings.of(method.kind, settings)
-        self.method, self.ranks = method, Ranks(model)
+        self.method, self.replicas = method, Replicas(model)
         self.model = unwrapped(model)
         self.names = {id(p): name for name, p in self.model.named_parameters()}
         self.adaptive = damping if isinstance(damping, Adaptive) else None
@@ -184,7 +184,7 @@ class Preconditioned(Optimizer):
         if self.adaptive is not None and closure is None:
             raise ValueError("damping=Adaptive(...) compares the loss before and after a step: call step(closure).")
         with scales(self, self.settings.scaler) as amp:
-            seed = self.settings.seed + self.steps + self.skipped + self.ranks.rank * _RANKS_APART
+            seed = self.settings.seed + self.steps + self.skipped + self.replicas.rank * _RANKS_APART
             loss = evaluate(closure, self.recorder, self._params, self.settings, seed)
             with torch.no_grad(), no_autocast():
                 moved = self._step(loss, amp)
@@ -250,29 +250,30 @@ class Preconditioned(Optimizer):
         if not grads:
             return False
         n = self._samples()
-        total = self.ranks.count(n, next(iter(grads.values())))
+        total = self.replicas.sum(n, next(iter(grads.values())))
         if self.settings.loss == "sum":  # DistributedDataParallel has already divided by the number of ranks
-            grads = {name: g * (self.ranks.size / total) for name, g in grads.items()}
+            grads = {name: g * (self.replicas.size / total) for name, g in grads.items()}
         full = grads
         if not self.settings.decoupled and any(group["weight_decay"] for group in self.param_groups):
             full = {k: g.add(self._params[k], alpha=self._group[k]["weight_decay"]) for k, g in grads.items()}
         per_sample = n if self.settings.loss == "mean" else 1
-        unit = 1 / (self.ranks.size if self.settings.loss == "mean" else total)
-        passes = gather(self.plan, self.recorder, grads, self.notices, self.ranks)  # may change the plan
+        unit = 1 / (self.replicas.size if self.settings.loss == "mean" else total)
+        passes = gather(self.plan, self.recorder, grads, self.notices, self.replicas)  # may change the plan
         step = Step(
             raw=grads,
             full=full,
             passes=passes,
-            whole=self.settings.curvature == "empirical" and self.ranks.size == 1,
+            whole=self.settings.curvature == "empirical" and self.replicas.size == 1,
             states={name: self._state_of(name) for name in (*self.plan.homes, *self.plan.unseen)},
-            dampings={name: group["damping"] for name, group in self._group.items()},
+            groups=self._group,
+            replicas=self.replicas,
             n=total,
             share=n / total,
             scale=1.0 if self.settings.curvature == "sampled" else per_sample / amp.cotangents,
             renew=self._schedule.due,
         )
         self._schedule.find_thin(self.steps, self.plan, step)
-        update = attempt(self.plan, self.method, step, self.ranks, self._replay, self._group, loss)
+        update = attempt(self.plan, self.method, step, self._replay, loss)
         if isinstance(update, str):
             return self._skip(update, amp)
         self._schedule.done(step)
@@ -344,7 +345,7 @@ class Preconditioned(Optimizer):
 
     def _ratio(self, before: float, after: float) -> float:
         assert self._promise is not None
-        return self._promise.ratio(before, after, self.ranks, next(iter(self._params.values())))
+        return self._promise.ratio(before, after, self.replicas, next(iter(self._params.values())))
 
     def _multiply_damping(self, factor: float) -> None:
         for group in self.param_groups:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtangent.optim.ranks import Ranks
+from torchtangent.optim.replicas import Replicas
 
 Groups = Mapping[str, Mapping[str, Any]]  # the group of each parameter, by name
 
@@ -73,10 +73,10 @@ class Promise:
     shrink: Tensor | None
     unit: float
 
-    def ratio(self, before: float, after: float, ranks: Ranks, like: Tensor) -> float:
+    def ratio(self, before: float, after: float, replicas: Replicas, like: Tensor) -> float:
         """ρ, the decrease of the loss divided by the decrease that was promised."""
         promised = self.slopes.promise(self.shrink)
-        fallen = self.unit * ranks.sum(before - after, like)
+        fallen = self.unit * replicas.sum(before - after, like)
         return fallen / promised if promised else 1.0  # nothing promised, nothing broken
 
 
