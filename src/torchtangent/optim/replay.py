@@ -5,13 +5,14 @@ Preconditioning a layer takes about ten small kernels, which the host launches m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from torchtangent.notice import warn
+from torchtangent.operators.recorded import record
 from torchtangent.optim.layer import Parts
 from torchtangent.optim.method import Method, State, Task
 
@@ -63,7 +64,7 @@ class _Graph:
         self._inputs = [t.clone() for t in _tensors(tasks)]
         self._seen: list[tuple[Tensor | None, int]] = [(None, 0)] * len(self._inputs)  # what was copied into each last
         placed = _placed(tasks, self._inputs)
-        solved, self._replay = _record(lambda: method.solve(placed, n))
+        solved, self._replay = record(lambda: method.solve(placed, n))
         known = {id(t) for t in self._inputs}
         written = [t for parts, state in solved for t in (*parts.values(), *state.values()) if id(t) not in known]
         self._outputs = written
@@ -90,14 +91,6 @@ class _Graph:
             ({name: found[i] for name, i in parts.items()}, {name: found[i] for name, i in state.items()})
             for parts, state in self._solved
         ]
-
-
-def _record(compute: Callable[[], Solved]) -> tuple[Solved, Callable[[], None]]:
-    """Record a computation; returns the tensors that will hold its results, and the function that replays it."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may be loading data
-        solved = compute()
-    return solved, graph.replay
 
 
 def _suit(method: Method, tasks: Sequence[Task]) -> bool:
