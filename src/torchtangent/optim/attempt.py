@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from torchtangent.optim.directions import NotFinite, Step, directions
-from torchtangent.optim.method import Method, State
-from torchtangent.optim.plan import Plan
+from torchtangent.optim.method import BlockState, Method
+from torchtangent.optim.partition import Partition
 from torchtangent.optim.replay import Replay
 from torchtangent.optim.update import Slopes
 
@@ -22,17 +22,17 @@ class Update:
     """Preconditioned gradients, the new states of their blocks, and the quadratic model of a step along them."""
 
     found: Mapping[str, Tensor]
-    states: Mapping[str, State]
+    states: Mapping[str, BlockState]
     slopes: Slopes
 
 
-def attempt(plan: Plan, method: Method, step: Step, replay: Replay, loss: Any) -> Update | str:
+def attempt(partition: Partition, method: Method, step: Step, replay: Replay, loss: Any) -> Update | str:
     """The update; or the name of what has NaN or infinity: the loss (if it is known), a gradient, a curvature."""
     try:
-        found, states = directions(plan, method, step, replay)
+        found, states = directions(partition, method, step, replay)
     except NotFinite as error:
         return _wrong(loss, step.raw, {}) or f"the curvature of {error}"
-    flat = plan.unseen if plan.plain else {}
+    flat = partition.unseen if partition.plain else {}
     curved = {name: u for name, u in found.items() if name not in flat}
     slopes = Slopes.of(curved, step.raw, step.full, step.groups)
     values = {name: state["values"] for name, state in states.items() if "values" in state}

@@ -16,20 +16,20 @@ from torchtangent.notice import listed, warn
 from torchtangent.operators.autocast import no_autocast
 from torchtangent.optim.amp import Scales, scales
 from torchtangent.optim.attempt import Update, attempt
+from torchtangent.optim.checkpoint import Checkpoint, options_of
 from torchtangent.optim.closure import as_number, evaluate, evaluate_again
 from torchtangent.optim.damping import Adaptive, change
 from torchtangent.optim.directions import Step
 from torchtangent.optim.gather import gather
 from torchtangent.optim.groups import as_groups, by_name, check_group
-from torchtangent.optim.method import Method, State
+from torchtangent.optim.method import BlockState, Method
 from torchtangent.optim.notices import Notices, round_number
 from torchtangent.optim.options import Settings
-from torchtangent.optim.plan import Plan
+from torchtangent.optim.partition import Partition
 from torchtangent.optim.recorder import Recorder
+from torchtangent.optim.renewals import Renewals
 from torchtangent.optim.replay import Replay
 from torchtangent.optim.replicas import Replicas
-from torchtangent.optim.resume import Progress, options_of
-from torchtangent.optim.schedule import Schedule
 from torchtangent.optim.update import Promise, move
 
 _RANKS_APART = 1_000_003  # between the seeds of two ranks, so that they draw different labels
@@ -72,12 +72,12 @@ class Preconditioned(Optimizer):
         self.adaptive = damping if isinstance(damping, Adaptive) else None
         self.steps = self.skipped = 0
         self._clipped: int | Tensor = 0  # counted on the device, which nobody then waits for
-        self.recorder, self.plan, self.notices = Recorder(), Plan(), Notices()
+        self.recorder, self.partition, self.notices = Recorder(), Partition(), Notices()
         self._replay = Replay()
         self._blocks: dict[str, tuple[str, ...]] = {}  # the parameters of every block there has been
         self._promise: Promise | None = None  # what the last step promised, if it was taken
         self._rates: list[float] = []  # learning rates of the groups at the last step
-        self._schedule = Schedule(self.settings.basis_every)
+        self._renewals = Renewals(self.settings.basis_every)
         self._ready = False
         start = damping.start if isinstance(damping, Adaptive) else damping
         defaults = {"lr": lr, "damping": start, "momentum": momentum, "weight_decay": weight_decay}
@@ -120,7 +120,7 @@ class Preconditioned(Optimizer):
 
     def explain(self) -> str:
         """Say how each parameter is preconditioned, a line each, and how many steps `kl_clip` shortened."""
-        lines = self.plan.explain(self.method.kind, self._chosen)
+        lines = self.partition.explain(self.method.kind, self._chosen)
         if self.settings.kl_clip is None or not self.clipped:
             return lines
         held = "" if self.clipped < self.steps else ", so that their length is set by it and not by lr"
@@ -134,33 +134,33 @@ class Preconditioned(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything besides parameters and data that later steps depend on, including the optimizer's options."""
-        progress = Progress(
+        saved = Checkpoint(
             kind=self.method.kind,
             options=options_of(self.settings, self.method, self.adaptive),
             steps=self.steps,
             skipped=self.skipped,
             clipped=self.clipped,
-            unseen=dict(self.plan.unseen),
-            thin=sorted(self._schedule.thin),
-            due=sorted(self._schedule.due),
+            unseen=dict(self.partition.unseen),
+            thin=sorted(self._renewals.thin),
+            due=sorted(self._renewals.due),
             rates=list(self._rates),
             blocks={key: list(names) for key, names in self._blocks.items() if self._state_of(key)},
         )
-        return {**super().state_dict(), "progress": vars(progress)}
+        return {**super().state_dict(), "progress": vars(saved)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a `state_dict()` of an optimizer that was created with the same options."""
         self._follow()
         options = options_of(self.settings, self.method, self.adaptive)
-        progress = Progress.of(state_dict, self.method.kind, options)
-        progress.check_blocks(self._blocks)
+        saved = Checkpoint.of(state_dict, self.method.kind, options)
+        saved.check_blocks(self._blocks)
         super().load_state_dict(state_dict)
-        self._blocks.update({key: tuple(names) for key, names in progress.blocks.items()})
-        self.steps, self.skipped, self._clipped = progress.steps, progress.skipped, progress.clipped
-        self._schedule.thin, self._schedule.due = frozenset(progress.thin), frozenset(progress.due)
-        self._rates = list(progress.rates)
+        self._blocks.update({key: tuple(names) for key, names in saved.blocks.items()})
+        self.steps, self.skipped, self._clipped = saved.steps, saved.skipped, saved.clipped
+        self._renewals.thin, self._renewals.due = frozenset(saved.thin), frozenset(saved.due)
+        self._rates = list(saved.rates)
         self._promise = None
-        self.plan.keep_unseen(progress.unseen)
+        self.partition.keep_unseen(saved.unseen)
         self._group = by_name(self.param_groups, self.names)
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
@@ -215,30 +215,30 @@ class Preconditioned(Optimizer):
     # One step, in the order in which things happen.
 
     def _prepare(self) -> None:
-        """Make plan, hooks and schedule for the parameters of all groups, as far as they are not frozen."""
+        """Make partition, hooks and schedule for the parameters of all groups, as far as they are not frozen."""
         chosen = {id(p) for group in self.param_groups for p in group["params"]}
         self._chosen = {name: p for name, p in self.model.named_parameters() if id(p) in chosen}
         self._group = by_name(self.param_groups, self.names)
         self._params = {name: p for name, p in self._chosen.items() if p.requires_grad}
-        names, unseen = {id(p): name for name, p in self._params.items()}, self.plan.unseen
-        self.plan = Plan.of(self.model, names, sua=self.settings.sua, rest=self.settings.rest)
-        self.plan.keep_unseen(unseen)
-        self.notices.ruleless(self.method.kind, self.plan.ruleless, len(self._params), self.plan.fallback)
-        for layer in self.plan.layers:
+        names, unseen = {id(p): name for name, p in self._params.items()}, self.partition.unseen
+        self.partition = Partition.of(self.model, names, sua=self.settings.sua, rest=self.settings.rest)
+        self.partition.keep_unseen(unseen)
+        self.notices.ruleless(self.method.kind, self.partition.ruleless, len(self._params), self.partition.fallback)
+        for layer in self.partition.layers:
             if self._blocks.setdefault(layer.key, layer.names) != layer.names:  # a parameter joined or left it
                 self._blocks[layer.key] = layer.names
                 self._forget_state(layer.key)
-            if "left" not in self._state_of(layer.key):  # left over from a plan without this block
+            if "left" not in self._state_of(layer.key):  # left over from a partition without this block
                 self._forget_state(layer.key)
             dampings = {self._group[name]["damping"] for name in layer.names}
             if len(dampings) > 1 and self.notices.new([layer.key], "damping"):
                 warn(f"{listed(list(layer.names))} are one block, with one damping: that of {layer.key} is taken.")
-        homes = {name: self._params[name] for name in self.plan.homes}
-        self.recorder.attach(self.model, self.plan.modules, homes, self.settings.batch_axis)
+        homes = {name: self._params[name] for name in self.partition.homes}
+        self.recorder.attach(self.model, self.partition.modules, homes, self.settings.batch_axis)
         self._prepare_recorder()
 
     def _follow(self) -> None:
-        """Plan again if parameters were frozen or unfrozen."""
+        """Divide the parameters again if parameters were frozen or unfrozen."""
         if self.recorder.attached and [n for n, p in self._chosen.items() if p.requires_grad] != list(self._params):
             self._prepare()
 
@@ -256,27 +256,27 @@ class Preconditioned(Optimizer):
         full = grads
         if not self.settings.decoupled and any(group["weight_decay"] for group in self.param_groups):
             full = {k: g.add(self._params[k], alpha=self._group[k]["weight_decay"]) for k, g in grads.items()}
-        per_sample = n if self.settings.loss == "mean" else 1
+        own = n if self.settings.loss == "mean" else 1  # from a sample's part of the loss to its own
         unit = 1 / (self.replicas.size if self.settings.loss == "mean" else total)
-        passes = gather(self.plan, self.recorder, grads, self.notices, self.replicas)  # may change the plan
+        per_sample = gather(self.partition, self.recorder, grads, self.notices, self.replicas)  # may demote some
         step = Step(
             raw=grads,
             full=full,
-            passes=passes,
+            per_sample=per_sample,
             whole=self.settings.curvature == "empirical" and self.replicas.size == 1,
-            states={name: self._state_of(name) for name in (*self.plan.homes, *self.plan.unseen)},
+            states={name: self._state_of(name) for name in (*self.partition.homes, *self.partition.unseen)},
             groups=self._group,
             replicas=self.replicas,
             n=total,
             share=n / total,
-            scale=1.0 if self.settings.curvature == "sampled" else per_sample / amp.cotangents,
-            renew=self._schedule.due,
+            scale=1.0 if self.settings.curvature == "sampled" else own / amp.cotangents,
+            renew=self._renewals.due,
         )
-        self._schedule.find_thin(self.steps, self.plan, step)
-        update = attempt(self.plan, self.method, step, self._replay, loss)
+        self._renewals.find_thin(self.steps, self.partition, step)
+        update = attempt(self.partition, self.method, step, self._replay, loss)
         if isinstance(update, str):
             return self._skip(update, amp)
-        self._schedule.done(step)
+        self._renewals.done(step)
         self._write(update, unit)
         return True
 
@@ -296,7 +296,7 @@ class Preconditioned(Optimizer):
     def _samples(self) -> int:
         """The number of samples behind the gradients on this rank."""
         n = self.recorder.samples
-        if n == 0 and (self.plan.modules or self.settings.loss == "sum"):
+        if n == 0 and (self.partition.modules or self.settings.loss == "sum"):
             raise RuntimeError(
                 f"{self.method.kind} saw no backward pass through the model since the last step, yet there are "
                 "gradients. Call the model that it was made with (no copy; one that was compiled and called before the "
@@ -351,7 +351,7 @@ class Preconditioned(Optimizer):
         for group in self.param_groups:
             group["damping"] *= factor
 
-    def _state_of(self, name: str) -> State:
+    def _state_of(self, name: str) -> BlockState:
         """What is kept of the block whose first parameter this is."""
         state = self.state.get(self._chosen[name], {})
         return {key: value for key, value in state.items() if key != "momentum"}
@@ -364,7 +364,7 @@ class Preconditioned(Optimizer):
 
     def _prepare_recorder(self) -> None:
         """Tell the recorder which layers the next backward pass has to record."""
-        self._schedule.prepare(self.steps, self.plan, self.recorder, self._state_of, fresh=self.method.fresh)
+        self._renewals.prepare(self.steps, self.partition, self.recorder, self._state_of, fresh=self.method.fresh)
 
 
 def _weakly(method: Callable[[], None]) -> Callable[[], None]:

@@ -31,7 +31,7 @@ class Stride:
     value: int | None = None
 
 
-class Call(NamedTuple):
+class LayerCall(NamedTuple):
     """One call of a layer with a rule.
 
     Attributes:
@@ -97,7 +97,7 @@ class Call(NamedTuple):
         return self.x, self.d
 
 
-Use = Call | Projection | Unread
+LayerUse = LayerCall | Projection | Unread
 
 
 @dataclass(eq=False)
@@ -108,7 +108,7 @@ class Pending:
         make: From the cotangent d to the use. It holds the layer's input, and is None once that was given up.
     """
 
-    make: Callable[..., Use] | None
+    make: Callable[..., LayerUse] | None
 
 
 @dataclass(eq=False)
@@ -121,7 +121,7 @@ class Pass:
         lost: Paths of layers whose input had already been given up.
     """
 
-    uses: dict[str, dict[Pending, Use]] = field(default_factory=lambda: defaultdict(dict))
+    uses: dict[str, dict[Pending, LayerUse]] = field(default_factory=lambda: defaultdict(dict))
     calls: set[int] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
 
@@ -150,9 +150,9 @@ class Batch:
         return bool(self.passes)
 
     @property
-    def uses(self) -> dict[str, list[Use]]:
+    def uses(self) -> dict[str, list[LayerUse]]:
         """The uses of each layer over all passes: a second pass through the same use adds to its cotangent."""
-        found: dict[str, dict[Pending, Use]] = defaultdict(dict)
+        found: dict[str, dict[Pending, LayerUse]] = defaultdict(dict)
         for each in self.passes.values():
             for path, uses in each.uses.items():
                 for pending, use in uses.items():
@@ -178,7 +178,7 @@ def _counts(index: Tensor) -> bool:
     return torch.equal(index, torch.arange(len(index), device=index.device, dtype=index.dtype))
 
 
-def _as_it_was(module: nn.Module, use: Call) -> nn.Module:
+def _as_it_was(module: nn.Module, use: LayerCall) -> nn.Module:
     """A layer that computes what this one did at the call: BatchNorm in training mode used the batch's statistics."""
     own = use.training or getattr(module, "running_mean", None) is None
     if isinstance(module, _InstanceNorm):

@@ -15,8 +15,8 @@ from torch.utils.hooks import RemovableHandle
 from torchtangent.jacobians.call import eagerly, engine_at_work, engine_at_work_anywhere
 from torchtangent.jacobians.inputs import version_of
 from torchtangent.optim.attention import Projection, Unread, has_tokens_first, projections, samples_of, tokens_first
-from torchtangent.optim.calls import Calls, in_backward, place_of
-from torchtangent.optim.recorded import Batch, Call, Pending, Stride, Use
+from torchtangent.optim.calls import ModelCalls, in_backward, place_of
+from torchtangent.optim.recorded import Batch, LayerCall, LayerUse, Pending, Stride
 from torchtangent.optim.witness import Witness
 
 
@@ -37,7 +37,7 @@ class Recorder:
         self._added: set[int] = set()  # those that changed `.grad`, as torch.autograd.grad does not
         self._left: dict[str, tuple[Tensor, tuple]] = {}  # parameters, and the memory and version of their `.grad`
         self._aside = False
-        self._calls = Calls()
+        self._calls = ModelCalls()
         self._door: list[RemovableHandle] = []  # hooks on the model itself, which stay
         self._handles: list[RemovableHandle] = []
 
@@ -198,7 +198,7 @@ class Recorder:
             x, version, training = x.detach(), version_of(x), module.training
             axis = self._calls.axis if axis is None and self._calls.is_input(x) else axis
             stride = self._calls.stride_of(y) if path in self.wanted else Stride()
-            make = partial(Call, x=x, version=version, training=training, axis=axis, doubt=doubt, stride=stride)
+            make = partial(LayerCall, x=x, version=version, training=training, axis=axis, doubt=doubt, stride=stride)
             self._expect(y.register_hook, path, len(x), make)
 
     @eagerly
@@ -216,7 +216,7 @@ class Recorder:
         for node, operation in found:
             self._expect(partial(_hook_node, node), path, samples, partial(Projection.arrived, operation, samples))
 
-    def _expect(self, register: Callable[[Callable], Any], path: str, rows: int, make: Callable[..., Use]) -> None:
+    def _expect(self, register: Callable[[Callable], Any], path: str, rows: int, make: Callable[..., LayerUse]) -> None:
         """Register a hook that turns the cotangent, when it arrives, into a use of the layer in the current batch.
 
         Args:

@@ -38,7 +38,7 @@ Gradient = Callable[[Float[Tensor, "rows K"], Int[Tensor, " N"]], Float[Tensor, 
 
 @final
 @dataclass(frozen=True)
-class Rule:
+class UpdateRule:
     """The update rule of torch.optim.SGD, with dampening 0."""
 
     momentum: float
@@ -70,7 +70,7 @@ class Rule:
         return before, now
 
 
-class Path:
+class Trajectory:
     """The current c and Kc, which `follow` moves along.
 
     Args:
@@ -85,7 +85,7 @@ class Path:
     def __init__(
         self,
         K: Matrix,
-        rule: Rule,
+        rule: UpdateRule,
         f0: Float[Tensor, "rows _"],
         J0: Float[Tensor, "rows _"],
         outputs: int,
@@ -160,7 +160,7 @@ class Path:
         before: Float[Tensor, "m _"],
         after: Float[Tensor, "order _"],
     ) -> None:
-        """Take one step per batch, whose sizes are given, with the weights of `Rule.unroll`; `before` ends with a.
+        """Take one step per batch of these sizes, with the weights of `UpdateRule.unroll`; `before` ends with a.
 
         Everything that changes from chunk to chunk is in tensors, so that a GPU can replay it.
         """
