@@ -57,14 +57,14 @@ def _tell_of_parameters(partition: Partition, before: Set[str], notices: Notices
 def _tell_of_samples(recorder: Recorder, notices: Notices) -> None:
     """Warn where calls of the model, or of its parts, had to be taken for views of the same samples, or for others."""
     twice = next((batch for batch in recorder.batches if len(batch.calls) > 1), None)
-    if twice is not None and notices.new([""], "views"):
+    if twice is not None and notices.first("views"):
         warn(
             f"{len(twice.calls)} calls of the model with {twice.samples} samples each, before one backward, are taken "
             f"as views of the same {twice.samples} samples. If the samples are different ones, call backward after "
             "each call.",
         )
     sizes = _beside(recorder)
-    if sizes and notices.new([""], "parts"):
+    if sizes and notices.first("parts"):
         warn(
             f"Parts of the model, with {' and '.join(map(str, sizes))} rows, were called before one backward: these "
             "are taken as different samples. If they are not, call the model, whose input tells its samples.",

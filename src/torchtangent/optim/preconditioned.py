@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from torchtangent.jacobians.modes import unwrapped
 from torchtangent.jacobians.select import Params
-from torchtangent.notice import listed, warn
 from torchtangent.operators.autocast import no_autocast
 from torchtangent.optim.amp import Scales, scales
 from torchtangent.optim.attempt import Update, attempt
@@ -23,14 +22,14 @@ from torchtangent.optim.directions import Step
 from torchtangent.optim.gather import gather
 from torchtangent.optim.groups import as_groups, by_name, check_group
 from torchtangent.optim.method import BlockState, Method
-from torchtangent.optim.notices import Notices, round_number
+from torchtangent.optim.notices import Notices
 from torchtangent.optim.options import Settings
 from torchtangent.optim.partition import Partition
 from torchtangent.optim.recorder import Recorder
 from torchtangent.optim.renewals import Renewals
 from torchtangent.optim.replay import Replay
 from torchtangent.optim.replicas import Replicas
-from torchtangent.optim.update import Promise, move
+from torchtangent.optim.update import Promise, move, slow_momentum
 
 _RANKS_APART = 1_000_003  # between the seeds of two ranks, so that they draw different labels
 
@@ -68,40 +67,36 @@ class Preconditioned(Optimizer):
         self.settings = Settings.of(method.kind, settings)
         self.method, self.replicas = method, Replicas(model)
         self.model = unwrapped(model)
-        self.names = {id(p): name for name, p in self.model.named_parameters()}
         self.adaptive = damping if isinstance(damping, Adaptive) else None
         self.steps = self.skipped = 0
         self._clipped: int | Tensor = 0  # counted on the device, which nobody then waits for
-        self.recorder, self.partition, self.notices = Recorder(), Partition(), Notices()
+        self.recorder, self.partition, self.notices = Recorder(), Partition(), Notices(method.kind)
         self._replay = Replay()
         self._blocks: dict[str, tuple[str, ...]] = {}  # the parameters of every block there has been
         self._promise: Promise | None = None  # what the last step promised, if it was taken
         self._rates: list[float] = []  # learning rates of the groups at the last step
         self._renewals = Renewals(self.settings.basis_every)
-        self._ready = False
         start = damping.start if isinstance(damping, Adaptive) else damping
         defaults = {"lr": lr, "damping": start, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(as_groups(self.model, params), defaults)
         if not any(group["params"] for group in self.param_groups):
             raise ValueError("params is empty: there is nothing to optimize. Leave it out for all that is trainable.")
-        self._ready = True
         self._prepare()
         # The hooks refer to the recorder only, so the optimizer can be garbage-collected, and removes them then.
         weakref.finalize(self, self.recorder.close)
-        self.recorder.follow = _weakly(self._follow)
+        self.recorder.follow = weakref.WeakMethod(self._follow)
 
     # The interface of a torch optimizer.
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters of the model, with an `lr`, `damping`, `momentum` or `weight_decay` of their own."""
         super().add_param_group(param_group)
-        self.names = {id(p): name for name, p in self.model.named_parameters()}  # the model may have new ones
         try:
-            check_group(self.param_groups[-1], self.names, [*vars(self.settings), *self.method.options()])
+            check_group(self.param_groups[-1], self._names(), [*vars(self.settings), *self.method.options()])
         except ValueError:
             self.param_groups.pop()
             raise
-        if self._ready:
+        if self.recorder.attached:
             self._prepare()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -161,7 +156,7 @@ class Preconditioned(Optimizer):
         self._rates = list(saved.rates)
         self._promise = None
         self.partition.keep_unseen(saved.unseen)
-        self._group = by_name(self.param_groups, self.names)
+        self._group = by_name(self.param_groups, self._names())
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
         for key, p in zip(keys, params, strict=True):  # torch has rounded them to the parameter's dtype
@@ -218,21 +213,20 @@ class Preconditioned(Optimizer):
         """Make partition, hooks and schedule for the parameters of all groups, as far as they are not frozen."""
         chosen = {id(p) for group in self.param_groups for p in group["params"]}
         self._chosen = {name: p for name, p in self.model.named_parameters() if id(p) in chosen}
-        self._group = by_name(self.param_groups, self.names)
+        self._group = by_name(self.param_groups, self._names())
         self._params = {name: p for name, p in self._chosen.items() if p.requires_grad}
         names, unseen = {id(p): name for name, p in self._params.items()}, self.partition.unseen
         self.partition = Partition.of(self.model, names, sua=self.settings.sua, rest=self.settings.rest)
         self.partition.keep_unseen(unseen)
-        self.notices.ruleless(self.method.kind, self.partition.ruleless, len(self._params), self.partition.fallback)
+        self.notices.ruleless(self.partition.ruleless, len(self._params), self.partition.fallback)
         for layer in self.partition.layers:
             if self._blocks.setdefault(layer.key, layer.names) != layer.names:  # a parameter joined or left it
                 self._blocks[layer.key] = layer.names
                 self._forget_state(layer.key)
             if "left" not in self._state_of(layer.key):  # left over from a partition without this block
                 self._forget_state(layer.key)
-            dampings = {self._group[name]["damping"] for name in layer.names}
-            if len(dampings) > 1 and self.notices.new([layer.key], "damping"):
-                warn(f"{listed(list(layer.names))} are one block, with one damping: that of {layer.key} is taken.")
+            if len({self._group[name]["damping"] for name in layer.names}) > 1:
+                self.notices.one_damping(layer.names)
         homes = {name: self._params[name] for name in self.partition.homes}
         self.recorder.attach(self.model, self.partition.modules, homes, self.settings.batch_axis)
         self._prepare_recorder()
@@ -275,22 +269,21 @@ class Preconditioned(Optimizer):
         self._renewals.find_thin(self.steps, self.partition, step)
         update = attempt(self.partition, self.method, step, self._replay, loss)
         if isinstance(update, str):
-            return self._skip(update, amp)
+            self.skipped += 1
+            if not amp.searching:  # a GradScaler overflows while it looks for its scale
+                self.notices.skipped(update, self.skipped)
+            return False
         self._renewals.done(step)
         self._write(update, unit)
         return True
 
     def _gradients(self, amp: Scales) -> dict[str, Tensor]:
         """The gradients of the parameters to be moved; a warning if some or all will not move."""
-        late = [n for n, p in self._chosen.items() if p.requires_grad and p.grad is not None and n not in self._params]
-        if late := self.notices.new(late, "late"):
-            warn(f"Not moved before the next step, as a backward pass came before they were unfrozen: {listed(late)}.")
+        present = {name: p for name, p in self._chosen.items() if p.requires_grad and p.grad is not None}
+        self.notices.late(name for name in present if name not in self._params)
         grads = {name: amp.readable(p.grad) for name, p in self._params.items() if p.grad is not None}
-        if self._params and not grads and self.notices.new([""], "gradients"):
-            warn(
-                f"{self.method.kind}: step() found no gradients, so no parameter was changed. Call backward before it, "
-                "on a loss of the model that it was made with (not of a copy)."
-            )
+        if self._params and not grads:
+            self.notices.no_gradients()
         return grads
 
     def _samples(self) -> int:
@@ -317,31 +310,14 @@ class Preconditioned(Optimizer):
         for name, state in update.states.items():
             self.state[self._params[name]].update(state)
         states = {name: self.state[self._params[name]] for name in found}
-        self._slow_momentum()
+        if clip is not None:
+            slow_momentum(self.param_groups, self._rates, self.state)
+        self._rates = [float(group["lr"]) for group in self.param_groups]
         move(self._params, found, self._group, states, decoupled=self.settings.decoupled)
         self._promise = Promise(update.slopes, shrink, unit)
         self.steps += 1
 
-    def _slow_momentum(self) -> None:
-        """Where the learning rate has risen, shrink the momentum: `kl_clip` bounded it at the lower rate."""
-        now = [float(group["lr"]) for group in self.param_groups]
-        if self.settings.kl_clip is not None:
-            for group, before, rate in zip(self.param_groups, self._rates, now, strict=False):
-                momenta = [state["momentum"] for p in group["params"] if "momentum" in (state := self.state.get(p, {}))]
-                if momenta and rate > before:
-                    torch._foreach_mul_(momenta, before / rate)
-        self._rates = now
-
     # Helpers.
-
-    def _skip(self, what: str, amp: Scales) -> bool:
-        """Count a skipped step, and warn now and then; always False."""
-        self.skipped += 1
-        if round_number(self.skipped) and not amp.searching:  # a GradScaler overflows while it looks for its scale
-            message = f"{self.method.kind}: step skipped, {what} has NaN or infinity (skipped so far: {self.skipped}). "
-            advice = "If this goes on, the training has diverged: give a lower lr, a lower kl_clip or more damping."
-            warn(f"{message}Parameters are as before. {advice}")
-        return False
 
     def _ratio(self, before: float, after: float) -> float:
         assert self._promise is not None
@@ -350,6 +326,10 @@ class Preconditioned(Optimizer):
     def _multiply_damping(self, factor: float) -> None:
         for group in self.param_groups:
             group["damping"] *= factor
+
+    def _names(self) -> dict[int, str]:
+        """The names of the model's parameters by their ids."""
+        return {id(p): name for name, p in self.model.named_parameters()}
 
     def _state_of(self, name: str) -> BlockState:
         """What is kept of the block whose first parameter this is."""
@@ -365,14 +345,3 @@ class Preconditioned(Optimizer):
     def _prepare_recorder(self) -> None:
         """Tell the recorder which layers the next backward pass has to record."""
         self._renewals.prepare(self.steps, self.partition, self.recorder, self._state_of, fresh=self.method.fresh)
-
-
-def _weakly(method: Callable[[], None]) -> Callable[[], None]:
-    """The method as a function that does not keep its owner alive, and does nothing once that is gone."""
-    kept = weakref.WeakMethod(method)
-
-    def call() -> None:
-        if (found := kept()) is not None:
-            found()
-
-    return call

@@ -32,7 +32,8 @@ class Recorder:
         self.welcome: Set[str] = frozenset()  # others, whose record saves work but is not needed
         self.batches: list[Batch] = []  # those with backward passes since the last `clear`
         self.witness = Witness()  # the gradients that recorded factors are checked against
-        self.follow: Callable[[], None] = lambda: None  # called before the first forward pass of a step
+        # A weak reference to what is called before the first forward pass of a step.
+        self.follow: Callable[[], Callable[[], None] | None] = lambda: None
         self._reached: set[int] = set()  # ids of the backward passes that reached parameters
         self._added: set[int] = set()  # those that changed `.grad`, as torch.autograd.grad does not
         self._left: dict[str, tuple[Tensor, tuple]] = {}  # parameters, and the memory and version of their `.grad`
@@ -140,8 +141,8 @@ class Recorder:
             self.clear()
         if not in_backward():
             self._keep(self._reached)  # others differentiated inputs only, as for adversarial examples
-            if not self.batches:
-                self.follow()
+            if not self.batches and (follow := self.follow()) is not None:
+                follow()
         self._calls.begin(args, kwargs)
 
     @eagerly

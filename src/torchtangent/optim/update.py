@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +78,16 @@ class Promise:
         promised = self.slopes.promise(self.shrink)
         fallen = self.unit * replicas.sum(before - after, like)
         return fallen / promised if promised else 1.0  # nothing promised, nothing broken
+
+
+def slow_momentum(
+    groups: Sequence[Mapping[str, Any]], before: Sequence[float], states: Mapping[Tensor, Mapping[str, Tensor]]
+) -> None:
+    """Where the learning rate has risen, shrink the momentum: `kl_clip` bounded it at the rate of `before`."""
+    for group, rate in zip(groups, before, strict=False):  # a group may be new
+        momenta = [states[p]["momentum"] for p in group["params"] if "momentum" in states.get(p, {})]
+        if momenta and group["lr"] > rate:
+            torch._foreach_mul_(momenta, rate / float(group["lr"]))
 
 
 def move(
