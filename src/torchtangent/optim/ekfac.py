@@ -13,7 +13,7 @@ from torchtangent.notice import check_choice
 from torchtangent.optim.damping import DAMPINGS, Adaptive, shift
 from torchtangent.optim.decompose import eigenbases
 from torchtangent.optim.layer import Layer
-from torchtangent.optim.method import BlockState, Method, System
+from torchtangent.optim.method import BlockState, Method, Solved, System
 from torchtangent.optim.options import Options
 from torchtangent.optim.preconditioned import Preconditioned
 
@@ -144,7 +144,7 @@ class Scalings(Method):
     def decompose(self, layer: Layer, B: Tensor, A: Tensor, damping: float) -> BlockState:
         return eigenbases(layer, B, A)
 
-    def solve(self, systems: Sequence[System], n: int) -> list[tuple[dict[str, Tensor], BlockState]]:
+    def solve(self, systems: Sequence[System], n: int) -> Solved:
         bases = [(system.state["left"], system.state["right"]) for system in systems]
         if self.fresh:
             found = [system.project(*basis) for system, basis in zip(systems, bases, strict=True)]

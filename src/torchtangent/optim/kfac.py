@@ -12,7 +12,7 @@ from torchtangent.notice import check_choice
 from torchtangent.optim.damping import DAMPINGS, Adaptive, shares
 from torchtangent.optim.decompose import eigenbases, inverse
 from torchtangent.optim.layer import Layer
-from torchtangent.optim.method import BlockState, Method, System
+from torchtangent.optim.method import BlockState, Method, Solved, System
 from torchtangent.optim.options import Options
 from torchtangent.optim.preconditioned import Preconditioned
 
@@ -87,7 +87,7 @@ class Inverses(Method):
         left, right = inverse(B, beta, f"cotangents of {layer.key}"), inverse(A, alpha, f"inputs of {layer.key}")
         return {"left": left, "right": right, **layer.alone(alpha)}
 
-    def solve(self, systems: Sequence[System], n: int) -> list[tuple[dict[str, Tensor], BlockState]]:
+    def solve(self, systems: Sequence[System], n: int) -> Solved:
         return [(self._solved(system), system.state) for system in systems]
 
     def scale(self, values: Tensor, raw: Tensor, squares: Callable[[], Tensor], n: int) -> Tensor:

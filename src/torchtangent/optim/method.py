@@ -12,6 +12,8 @@ from torch import Tensor
 from torchtangent.optim.layer import Layer, Parts, PerSample
 
 BlockState = dict[str, Tensor]
+Solved = list[tuple[dict[str, Tensor], BlockState]]
+"""For each layer its preconditioned gradient, by parameter, and its new state."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +61,8 @@ class Method(ABC):
         """What is kept of a layer's second moments until the next decomposition."""
 
     @abstractmethod
-    def solve(self, systems: Sequence[System], n: int) -> list[tuple[dict[str, Tensor], BlockState]]:
-        """For each layer (F_layer + ε)⁻¹ `full`, by parameter, and its new state. n is the number of samples."""
+    def solve(self, systems: Sequence[System], n: int) -> Solved:
+        """(F_layer + ε)⁻¹ `full` of each layer. n is the number of samples."""
 
     @abstractmethod
     def scale(self, values: Tensor, raw: Tensor, squares: Callable[[], Tensor], n: int) -> Tensor:

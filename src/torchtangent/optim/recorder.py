@@ -46,7 +46,7 @@ class Recorder:
         return Recorder, ()
 
     def attach(
-        self, model: nn.Module, layers: Mapping[str, nn.Module], params: Mapping[str, Tensor], axis: int = 0
+        self, model: nn.Module, layers: Mapping[str, nn.Module], params: Mapping[str, Tensor], axis: int
     ) -> None:
         """Put hooks on a model, whose input has samples along `axis`, and on these layers, all of them wanted."""
         self._detach()
@@ -57,7 +57,7 @@ class Recorder:
                 model.register_forward_hook(self._end, always_call=True),
             ]
         for name, p in params.items():
-            self._handles.append(p.register_hook(partial(self._coming, name, p)))
+            self._handles.append(p.register_hook(partial(self._coming, name)))
             self._handles.append(p.register_post_accumulate_grad_hook(partial(self._came, name)))
         self._calls.axis = axis
         swapped, doubt = tokens_first(model), has_tokens_first(model)
@@ -161,7 +161,7 @@ class Recorder:
             return False
         return not bool(p.grad.any())
 
-    def _coming(self, name: str, p: Tensor, grad: Tensor | None) -> None:
+    def _coming(self, name: str, grad: Tensor | None) -> None:
         """Autograd has computed the gradient of a parameter, and not yet added it to `.grad`."""
         if grad is None or self._aside or engine_at_work_anywhere():
             return

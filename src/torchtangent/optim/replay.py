@@ -14,12 +14,10 @@ from torch import Tensor
 from torchtangent.notice import warn
 from torchtangent.operators.recorded import record
 from torchtangent.optim.layer import Parts
-from torchtangent.optim.method import BlockState, Method, System
+from torchtangent.optim.method import Method, Solved, System
 
 _LARGEST = 1 << 25  # parameters: a graph keeps about eight numbers for each, and large layers keep a GPU busy anyway
 _PATIENCE = 2  # equal steps before the first graph is recorded; doubles with each further graph
-
-Solved = list[tuple[dict[str, Tensor], BlockState]]
 
 
 class Replay:
