@@ -293,7 +293,7 @@ class Preconditioned(Optimizer):
             raise RuntimeError(
                 f"{self.method.kind} saw no backward pass through the model since the last step, yet there are "
                 "gradients. Call the model that it was made with (no copy; one that was compiled and called before the "
-                "optimizer was made does not know its hooks), and backward after zero_grad()."
+                "optimizer was made does not know its hooks) with at least one sample, and backward after zero_grad()."
             )
         return n or self.recorder.opened or 1  # there was nothing to record
 
