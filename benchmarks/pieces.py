@@ -11,7 +11,7 @@ from typing import Any
 
 WATCHED = {  # name → where in torchtangent.optim: a function, or a method of a class and of all that derive from it
     "covariances": "layer:Layer.moments",
-    "decomposition": "ranks:Ranks.divide",
+    "decomposition": "replicas:Replicas.divide",
     "scalings": "layer:Layer.project",
     "preconditioning": "replay:Replay.solve",
     "update": "preconditioned:move",

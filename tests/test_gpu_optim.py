@@ -195,8 +195,8 @@ def test_steps_from_a_graph_are_the_same_steps(method: str, sua: bool, monkeypat
     """Bit for bit; also with a smaller batch now and then, another precision of products, and weight decay."""
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     graphs: list[Any] = []
-    record = replay._record
-    monkeypatch.setattr(replay, "_record", lambda compute: graphs.append(record(compute)) or graphs[-1])
+    record = replay.record
+    monkeypatch.setattr(replay, "record", lambda compute: graphs.append(record(compute)) or graphs[-1])
     ends = []
     for graphed in (True, False):
         if not graphed:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import torchtangent as tt
 from torchtangent.kernel import progress
-from torchtangent.linear import dual, path
+from torchtangent.linear import dual, trajectory
 from torchtangent.operators import LowRankOperator
 
 N, M, TARGETS = 24, 9, 3
@@ -240,7 +240,7 @@ def test_the_number_of_rows_at_a_time_does_not_matter(outputs: int, rows: int, m
     p = problem("mse", outputs)
     sgd = p.train(loss="mse", **RULES["all"])
     expected = sgd.run(batches=batches(20))
-    monkeypatch.setattr(path, "_ROWS", rows)
+    monkeypatch.setattr(trajectory, "_ROWS", rows)
     assert close(sgd.run(batches=batches(20)).c, expected.c, 1e-12)
 
 

@@ -622,6 +622,17 @@ def test_functional_transforms_after_a_first_call() -> None:
     assert_close(torch.cat([j.flatten(2) for j in J.values()], 2), oracle.jacobian(model, X))
 
 
+@pytest.mark.usefixtures("quiet")
+def test_functional_transforms_need_forward_mode_and_a_first_call() -> None:
+    new, padded = linearize(conv_net()), linearize(nn.Embedding(5, 2, padding_idx=0))
+    index = torch.tensor([1, 2])
+    padded(index)
+    for lin, x in ((new, X), (padded, index)):
+        params = {name: p.detach() for name, p in lin.named_parameters()}
+        with pytest.raises(RuntimeError, match=r"inside torch\.func only in forward mode"):
+            torch.func.jacrev(lambda p, lin=lin, x=x: torch.func.functional_call(lin, p, (x,)))(params)
+
+
 # ---------------------------------------------------------------------------------------------- what is said, and when
 
 

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torchtangent as tt
 from torchtangent.optim import EKFAC, KFAC, Adaptive, vector
-from torchtangent.optim.matrix import Matrix
+from torchtangent.optim.matrix import MatrixLayer
 
 N, EPS, LR = 7, 0.03, 0.1
 
@@ -366,9 +366,9 @@ def test_factors_stand_for_gradients_that_are_their_multiple() -> None:
     layer, x = nn.Linear(12, 9), torch.randn(3, 12)
     opt = EKFAC(layer, 1.0, EPS)
     layer(x).square().sum().backward()
-    jacobian = opt.plan.jacobians(opt.recorder.batches[0])["weight"]
+    jacobian = opt.partition.jacobians(opt.recorder.batches[0])["weight"]
     mean = {name: p.grad / 4 for name, p in layer.named_parameters()}
-    block = opt.plan.layers[0]
+    block = opt.partition.layers[0]
     assert block._multiple(mean, jacobian) == pytest.approx(0.25)
     for change in mean.values():
         change.view(-1)[0] += 0.1
@@ -382,7 +382,7 @@ def test_every_change_of_a_gradient_is_seen(samples: int, outputs: int) -> None:
     layer, x = nn.Linear(1000, outputs), torch.randn(samples, 1000)
     opt = EKFAC(layer, 1.0, EPS)
     layer(x).square().sum().backward()
-    jacobian, block = opt.plan.jacobians(opt.recorder.batches[0])["weight"], opt.plan.layers[0]
+    jacobian, block = opt.partition.jacobians(opt.recorder.batches[0])["weight"], opt.partition.layers[0]
     mean = {name: p.grad for name, p in layer.named_parameters()}
     assert block._multiple(mean, jacobian) == pytest.approx(1.0)
     for i in range(1000):
@@ -415,7 +415,7 @@ def test_changes_of_small_features_are_seen() -> None:
     x[:, 7] *= 1e-6
     opt = EKFAC(layer, 1.0, EPS)
     layer(x).square().sum().backward()
-    jacobian, block = opt.plan.jacobians(opt.recorder.batches[0])["weight"], opt.plan.layers[0]
+    jacobian, block = opt.partition.jacobians(opt.recorder.batches[0])["weight"], opt.partition.layers[0]
     for scale in (1.0, 0.5):
         mean = {name: p.grad * scale for name, p in layer.named_parameters()}
         assert block._multiple(mean, jacobian) == pytest.approx(scale)
@@ -457,8 +457,13 @@ def test_few_samples_are_multiplied_by_their_factors(
 ) -> None:
     """The gradient of three samples has rank three: its factors are less work, and the step is the same."""
     used = []
-    found = Matrix._factors
-    monkeypatch.setattr(Matrix, "_factors", lambda *args: used.append((result := found(*args)) is not None) or result)
+    found = MatrixLayer._factors
+
+    def watched(*args: Any) -> Any:
+        used.append((result := found(*args)) is not None)
+        return result
+
+    monkeypatch.setattr(MatrixLayer, "_factors", watched)
     thin, recorded = wide_steps(make, bias, 0.0)
     assert recorded == 7 * [2]
     assert used == 14 * [True]
@@ -467,7 +472,7 @@ def test_few_samples_are_multiplied_by_their_factors(
     assert used == 14 * [False]
     for at in (2, 3, 4):
         assert torch.equal(flat(wide_steps(make, bias, 0.0, resumed=at)[0]), flat(thin))
-    monkeypatch.setattr(Matrix, "thin", lambda *_: False)
+    monkeypatch.setattr(MatrixLayer, "thin", lambda *_: False)
     for change, model in ((0.0, thin), (0.1, changed)):
         direct, recorded = wide_steps(make, bias, change)
         assert recorded == [2, 0, 0, 0, 0, 0, 0]
@@ -490,8 +495,8 @@ def test_layers_that_need_not_be_recorded_are_left_out_where_no_rule_describes_t
 ) -> None:
     """Between two decompositions factors save work; that three rows of four samples have none is nothing to say."""
     found = []
-    for thin in (Matrix.thin, lambda *_: False):
-        monkeypatch.setattr(Matrix, "thin", thin)
+    for thin in (MatrixLayer.thin, lambda *_: False):
+        monkeypatch.setattr(MatrixLayer, "thin", thin)
         torch.manual_seed(3)
         model, x = Masked().double(), torch.randn(4, 30).double()
         opt = KFAC(model, LR, EPS, basis_every=9)

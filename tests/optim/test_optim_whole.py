@@ -335,3 +335,11 @@ def test_a_state_knows_the_blocks_of_frozen_layers() -> None:
         net[0].weight.requires_grad_(True)
         step(net, resumed, x, y)
     assert torch.equal(flat(model), flat(other))
+
+
+def test_a_closed_optimizer_puts_no_hooks_back() -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
+    opt = EKFAC(model, 0.1, 0.1, params=model[0].parameters())
+    opt.close()
+    opt.add_param_group({"params": list(model[1].parameters())})
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())

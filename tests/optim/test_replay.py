@@ -31,7 +31,7 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return solved, again
 
-    monkeypatch.setattr(replay, "_record", record)
+    monkeypatch.setattr(replay, "record", record)
     monkeypatch.setattr(replay, "_suit", lambda method, tasks: not method.fresh)
     monkeypatch.setattr(directions, "_batched", lambda tasks: [tasks] if tasks else [])
     return replays
@@ -131,7 +131,7 @@ def test_a_recording_that_fails_is_told_and_done_without(monkeypatch) -> None:
     def fail(compute):
         raise RuntimeError("operation not permitted\nmore")
 
-    monkeypatch.setattr(replay, "_record", fail)
+    monkeypatch.setattr(replay, "record", fail)
     with pytest.warns(UserWarning, match=r"cannot be a CUDA graph \(operation not permitted\)") as told:
         _, opt = trained(OPTIMIZERS["KFAC"], 30 * [6])
     assert opt.steps == 30

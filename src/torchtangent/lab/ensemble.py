@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torchtangent.lab.wide import Weights, is_plain, outputs
-from torchtangent.linear.path import Recorded
+from torchtangent.operators.recorded import Recorded
 
 _EVALUATED = 2000  # samples at a time
 

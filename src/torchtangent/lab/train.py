@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchtangent.linear.path import Recorded
+from torchtangent.operators.recorded import Recorded
 
 
 @final

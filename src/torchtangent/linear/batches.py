@@ -12,7 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 Schedule = str | Callable[[int], float]
-Plan = Iterator[list[Int[Tensor, " _"]]]
+Epochs = Iterator[list[Int[Tensor, " _"]]]
 """The batches of each epoch, on the CPU."""
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -46,22 +46,22 @@ def check_count(value: Any, name: str) -> None:
         raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
 
 
-def shuffled(samples: int, epochs: int, batch_size: int, seed: int, drop_last: bool) -> tuple[int, Plan]:
+def shuffled(samples: int, epochs: int, batch_size: int, seed: int, drop_last: bool) -> tuple[int, Epochs]:
     """The number of steps, and their batches: all samples, shuffled anew for each epoch."""
     check_count(batch_size, "batch_size")
     used = samples - samples % batch_size if drop_last else samples
     if used == 0:
         raise ValueError(f"drop_last leaves no batch: batch_size={batch_size} is more than the {samples} samples.")
 
-    def plan() -> Plan:
+    def drawn() -> Epochs:
         generator = torch.Generator().manual_seed(seed)
         for _ in range(epochs):
             yield [*torch.randperm(samples, generator=generator, device="cpu")[:used].split(batch_size)]
 
-    return epochs * math.ceil(used / batch_size), plan()
+    return epochs * math.ceil(used / batch_size), drawn()
 
 
-def divided(batches: Iterable[Tensor], epochs: int, samples: int) -> tuple[int, Plan]:
+def divided(batches: Iterable[Tensor], epochs: int, samples: int) -> tuple[int, Epochs]:
     """The number of given batches, and the batches divided into epochs of equally many."""
     given = [torch.as_tensor(batch).cpu() for batch in batches]
     for t, batch in enumerate(given):

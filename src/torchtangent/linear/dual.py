@@ -22,8 +22,8 @@ from torchtangent.linear.batches import Schedule, check_count, check_schedule, d
 from torchtangent.linear.fit import Fit
 from torchtangent.linear.labels import check_varies, read_labels
 from torchtangent.linear.losses import find_loss
-from torchtangent.linear.path import Path, Rule
 from torchtangent.linear.points import Points, Terms, at_start
+from torchtangent.linear.trajectory import Trajectory, UpdateRule
 from torchtangent.operators import Operator
 from torchtangent.operators.autocast import without_autocast
 from torchtangent.progress import Progress, Report
@@ -95,7 +95,7 @@ class SGD:
             )
         check_schedule(schedule)
         self._loss, self._lr, self._schedule = find_loss(loss), lr, schedule
-        self._rule = Rule(momentum, nesterov, weight_decay)
+        self._rule = UpdateRule(momentum, nesterov, weight_decay)
         self._K = as_square(K, device)
         check_some_rows(self._K)
         self._y, self._form = read_labels(y, self._loss, K.shape, self._K)
@@ -152,33 +152,33 @@ class SGD:
         check_count(epochs, "epochs")
         test, labels = self._test(K_test, y_test, f0_test, J0_test)
         if batches is None:
-            steps, plan = shuffled(self._form.samples, epochs, batch_size, seed, drop_last)
+            steps, drawn = shuffled(self._form.samples, epochs, batch_size, seed, drop_last)
         else:
-            steps, plan = divided(batches, epochs, self._form.samples)
+            steps, drawn = divided(batches, epochs, self._form.samples)
         lr = rates(self._lr, self._schedule, steps)
         losses = 1 if self._loss.classes else self._form.outputs  # terms of the loss per sample
-        path = Path(self._K, self._rule, self._f0, self._J0, self._form.outputs, self._y.shape[-1])
+        trajectory = Trajectory(self._K, self._rule, self._f0, self._J0, self._form.outputs, self._y.shape[-1])
         trained, tested, done = list[_Measured](), list[_Measured](), 0
         with Progress(epochs, progress, "training", "epochs") as bar:
-            for epoch, order in enumerate(plan):
-                path.follow(order, lr[done : done + len(order)], losses, self._gradient)
+            for epoch, order in enumerate(drawn):
+                trajectory.follow(order, lr[done : done + len(order)], losses, self._gradient)
                 done += len(order)
-                trained.append(self._measured(path.outputs(), self._y))
+                trained.append(self._measured(trajectory.outputs(), self._y))
                 self._check_finite(trained[-1][0], epoch, done)
                 if test and labels is not None:
-                    tested.append(self._measured(test.outputs(path.c, path.a), labels))
+                    tested.append(self._measured(test.outputs(trajectory.c, trajectory.a), labels))
                 bar.add(1)
         return Fit(
-            c=self._form.restore(path.c),
-            a=path.a,
+            c=self._form.restore(trajectory.c),
+            a=trajectory.a,
             train_loss=self._form.each(torch.stack([loss for loss, _ in trained])),
             train_accuracy=self._curve(accuracy for _, accuracy in trained),
             test_loss=self._curve(loss for loss, _ in tested),
             test_accuracy=self._curve(accuracy for _, accuracy in tested),
-            test_outputs=self._form.restore(test.outputs(path.c, path.a)) if test else None,
+            test_outputs=self._form.restore(test.outputs(trajectory.c, trajectory.a)) if test else None,
             terms=self._terms,
-            quadratic=(path.c * path.image).sum(0, dtype=torch.float64),
-            cross=(path.c * self._J0).sum(0, dtype=torch.float64),
+            quadratic=(trajectory.c * trajectory.image).sum(0, dtype=torch.float64),
+            cross=(trajectory.c * self._J0).sum(0, dtype=torch.float64),
         )
 
     def _gradient(self, f: Float[Tensor, "rows K"], samples: Int[Tensor, " B"]) -> Float[Tensor, "rows K"]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -53,6 +54,12 @@ class Frozen:
 
     def leaves(self, names: Iterable[str]) -> Tangent:
         """The values of some weights as leaves, to differentiate with respect to them."""
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            raise RuntimeError(
+                "A linearized network can be used inside torch.func only in forward mode, and after a first call "
+                "outside of it, which finds out whether forward mode works. Make that call before; if it warns of "
+                "reverse passes, and for derivatives with respect to the inputs, use torch.autograd instead."
+            )
         return {name: self.weight(name).detach().requires_grad_() for name in names}
 
     def join(self, owner: nn.Module) -> None:

@@ -73,17 +73,13 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> tupl
         gradient = pull_back(f, at, u)
     v = {name: noise(g, generator).requires_grad_() for name, g in gradient.items()}
     trial = _Trial(u, v, gradient)
-    inputs = needs_gradient(args, kwargs)
-    padding = any(has_padding(module) for name in names for module, _ in frozen.places[name])
-    for way in [reverse_twice] if inputs else SLOW if padding else (forward_mode, *SLOW):
+    ways, why = _candidates(frozen, names, args, kwargs)
+    for way in ways:
         if _works(way, trial, frozen, args, kwargs):
             if way in SLOW:
-                why = "the inputs need a gradient" if inputs else "forward mode fails for this model"
-                if padding and not inputs:
-                    why = "forward mode does not know of the padding row of an embedding"
                 warn(f"The linearization takes {SLOW[way]} (exact, but slower): {why}.")
             return way, all(bool(g.detach().any()) for g in gradient.values())
-    if inputs:
+    if needs_gradient(args, kwargs):
         raise ValueError(
             "The inputs need a gradient, for which this network has to have second derivatives, and they fail. "
             "Detach the inputs."
@@ -92,6 +88,15 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> tupl
         "J v and Jᵀu of this network contradict each other, however they are computed. "
         "Does it draw random numbers, change its weights or buffers when it is called, or hold compiled parts?"
     )
+
+
+def _candidates(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> tuple[list[Way], str]:
+    """The ways to try, the fastest first, and the reason if a slow one is taken."""
+    if needs_gradient(args, kwargs):
+        return [reverse_twice], "the inputs need a gradient"
+    if any(has_padding(module) for name in names for module, _ in frozen.places[name]):
+        return [*SLOW], "forward mode does not know of the padding row of an embedding"
+    return [forward_mode, *SLOW], "forward mode fails for this model"
 
 
 def _copied(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from torchtangent.optim.directions import NotFinite, Step, directions
-from torchtangent.optim.method import Method, State
-from torchtangent.optim.plan import Plan
-from torchtangent.optim.ranks import Ranks
+from torchtangent.optim.method import BlockState, Method
+from torchtangent.optim.partition import Partition
 from torchtangent.optim.replay import Replay
-from torchtangent.optim.update import Groups, Slopes
+from torchtangent.optim.update import Slopes
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,29 +22,27 @@ class Update:
     """Preconditioned gradients, the new states of their blocks, and the quadratic model of a step along them."""
 
     found: Mapping[str, Tensor]
-    states: Mapping[str, State]
+    states: Mapping[str, BlockState]
     slopes: Slopes
 
 
-def attempt(
-    plan: Plan, method: Method, step: Step, ranks: Ranks, replay: Replay, groups: Groups, loss: Any
-) -> Update | str:
+def attempt(partition: Partition, method: Method, step: Step, replay: Replay, loss: Any) -> Update | str:
     """The update; or the name of what has NaN or infinity: the loss (if it is known), a gradient, a curvature."""
     try:
-        found, states = directions(plan, method, step, ranks, replay)
+        found, states = directions(partition, method, step, replay)
     except NotFinite as error:
         return _wrong(loss, step.raw, {}) or f"the curvature of {error}"
-    flat = plan.unseen if plan.plain else {}
+    flat = partition.unseen if partition.plain else {}
     curved = {name: u for name, u in found.items() if name not in flat}
-    slopes = Slopes.of(curved, step.raw, step.full, groups)
+    slopes = Slopes.of(curved, step.raw, step.full, step.groups)
     values = {name: state["values"] for name, state in states.items() if "values" in state}
     plain = [u for name, u in found.items() if name in flat]
     # A single number that is not finite shows in the sum of all, which takes one transfer from the device.
     sums = slopes.raw + _sums([*values.values(), *plain])
     sums += [loss.detach().sum()] if isinstance(loss, Tensor) else []
-    if sums and not math.isfinite(float(ranks.total(torch.stack(sums).sum()))):
+    if sums and not math.isfinite(float(step.replicas.total(torch.stack(sums).sum()))):
         wrong = _wrong(loss, step.raw, {**values, **found})
-        if wrong or ranks.size > 1:  # the sum may overflow although its terms are finite
+        if wrong or step.replicas.size > 1:  # the sum may overflow although its terms are finite
             return wrong or "something on another rank"
     return Update(found, states, slopes)
 

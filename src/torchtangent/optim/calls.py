@@ -17,7 +17,7 @@ from torchtangent.jacobians.layout import SHARED, find_strides
 from torchtangent.optim.recorded import Batch, Stride
 
 
-class Calls:
+class ModelCalls:
     """The calls of a model, grouped into batches: calls with equally many samples before one backward pass.
 
     Attributes:

@@ -12,13 +12,13 @@ from torch import Tensor
 from torchtangent.jacobians.factors import Outer
 from torchtangent.jacobians.patches import Patches
 from torchtangent.operators.product import product
-from torchtangent.optim.layer import Layer, Parts, Passes, Weight
+from torchtangent.optim.layer import Layer, Parts, PerSample, Weight
 from torchtangent.optim.matrix import outers, size_of, summed
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Channels(Layer):
+class ChannelsLayer(Layer):
     """A convolution whose taps are treated as uncorrelated (SUA, Grosse and Martens, 2016): A = diag(I_taps ⊗ A_c, 1).
 
     A_c is the second moment of the channels over the pixels of the input; the 1 belongs to the bias. Columns are in
@@ -37,10 +37,10 @@ class Channels(Layer):
         return chosen
 
     def moments(
-        self, passes: Passes, n: int, share: float, scale: float | Tensor, *, by_rows: bool
+        self, per_sample: PerSample, n: int, share: float, scale: float | Tensor, *, by_rows: bool
     ) -> tuple[Float[Tensor, "G O O"], Float[Tensor, "G I I"]]:
         inputs, cotangents, pixels = [], [], 0
-        for jacobian in outers(self, passes):
+        for jacobian in outers(self, per_sample):
             x = self._channels(jacobian)
             pixels += x.shape[0] * x.shape[3]
             inputs.append(_gram(x.mT))
@@ -48,7 +48,7 @@ class Channels(Layer):
         return summed(cotangents) * (scale**2 / n), summed(inputs) * (share / pixels)
 
     def rotate(
-        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], passes: Passes = ()
+        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], per_sample: PerSample = ()
     ) -> Float[Tensor, "G OJ"]:
         W, b = self._by_taps(parts)
         W = self._mix(W, right)
@@ -63,12 +63,12 @@ class Channels(Layer):
     def project(
         self,
         mean: Parts,
-        passes: Passes,
+        per_sample: PerSample,
         left: Float[Tensor, "G O O"],
         right: Float[Tensor, "G I I"],
         scale: float | Tensor,
     ) -> tuple[Float[Tensor, "G OJ"], Float[Tensor, "G OJ"]]:
-        jacobians = outers(self, passes)
+        jacobians = outers(self, per_sample)
         unit = size_of(jacobians)
         squares = summed([self._squares(jacobian, left / unit, right) for jacobian in jacobians])
         return self.rotate(mean, left, right), squares * (unit * scale).square()
@@ -83,7 +83,7 @@ class Channels(Layer):
         return self._products(W.view(G, O * self.taps, -1), b.unsqueeze(2), left, right)
 
     def multiply(
-        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], passes: Passes = ()
+        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], per_sample: PerSample = ()
     ) -> dict[str, Tensor]:
         return self._products(*self._by_taps(parts), left, right)
 

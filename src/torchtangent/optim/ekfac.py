@@ -13,7 +13,7 @@ from torchtangent.notice import check_choice
 from torchtangent.optim.damping import DAMPINGS, Adaptive, shift
 from torchtangent.optim.decompose import eigenbases
 from torchtangent.optim.layer import Layer
-from torchtangent.optim.method import Method, State, Task
+from torchtangent.optim.method import BlockState, Method, Solved, System
 from torchtangent.optim.options import Options
 from torchtangent.optim.preconditioned import Preconditioned
 
@@ -141,26 +141,27 @@ class Scalings(Method):
             "damping_rule": self.rule,
         }
 
-    def decompose(self, layer: Layer, B: Tensor, A: Tensor, damping: float) -> State:
+    def decompose(self, layer: Layer, B: Tensor, A: Tensor, damping: float) -> BlockState:
         return eigenbases(layer, B, A)
 
-    def solve(self, tasks: Sequence[Task], n: int) -> list[tuple[dict[str, Tensor], State]]:
-        bases = [(task.state["left"], task.state["right"]) for task in tasks]
+    def solve(self, systems: Sequence[System], n: int) -> Solved:
+        bases = [(system.state["left"], system.state["right"]) for system in systems]
         if self.fresh:
-            found = [task.project(*basis) for task, basis in zip(tasks, bases, strict=True)]
+            found = [system.project(*basis) for system, basis in zip(systems, bases, strict=True)]
             turned, values = [g for g, _ in found], [squares for _, squares in found]
         else:
             turned = [
-                task.layer.rotate(task.raw, *basis, task.passes) for task, basis in zip(tasks, bases, strict=True)
+                system.layer.rotate(system.raw, *basis, system.per_sample)
+                for system, basis in zip(systems, bases, strict=True)
             ]
-            values = self._average([task.state["values"] for task in tasks], turned, n)
-        for i, task in enumerate(tasks):
-            if task.full is not task.raw:
-                turned[i] = task.layer.rotate(task.full, *bases[i])
-        torch._foreach_div_(turned, self._damped(tasks, values))
+            values = self._average([system.state["values"] for system in systems], turned, n)
+        for i, system in enumerate(systems):
+            if system.full is not system.raw:
+                turned[i] = system.layer.rotate(system.full, *bases[i])
+        torch._foreach_div_(turned, self._damped(systems, values))
         return [
-            (task.layer.back(g, *basis), {**task.state, "values": s})
-            for task, g, basis, s in zip(tasks, turned, bases, values, strict=True)
+            (system.layer.back(g, *basis), {**system.state, "values": s})
+            for system, g, basis, s in zip(systems, turned, bases, values, strict=True)
         ]
 
     def scale(self, values: Tensor, raw: Tensor, squares: Callable[[], Tensor], n: int) -> Tensor:
@@ -172,13 +173,13 @@ class Scalings(Method):
         torch._foreach_addcmul_(found, g, g, value=(1 - self.decay) * n)
         return found
 
-    def _damped(self, tasks: Sequence[Task], values: list[Tensor]) -> list[Tensor]:
+    def _damped(self, systems: Sequence[System], values: list[Tensor]) -> list[Tensor]:
         """s + ε′ of each layer."""
         if self.rule == "single":
-            return list(torch._foreach_add(values, [task.damping for task in tasks]))
-        return [s + self._shift(task) for task, s in zip(tasks, values, strict=True)]
+            return list(torch._foreach_add(values, [system.damping for system in systems]))
+        return [s + self._shift(system) for system, s in zip(systems, values, strict=True)]
 
-    def _shift(self, task: Task) -> Tensor | float:
+    def _shift(self, system: System) -> Tensor | float:
         """ε′ of a layer, arranged like its s."""
-        more = shift(task.layer.rule(self.rule), task.damping, task.state["rows"], task.state["columns"])
-        return task.layer.arrange(more) if isinstance(more, Tensor) else more
+        more = shift(system.layer.rule(self.rule), system.damping, system.state["rows"], system.state["columns"])
+        return system.layer.arrange(more) if isinstance(more, Tensor) else more

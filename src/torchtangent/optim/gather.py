@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import torch
 from torch import Tensor
 
 from torchtangent.notice import listed, warn
-from torchtangent.optim.layer import Passes
+from torchtangent.optim.layer import PerSample
 from torchtangent.optim.notices import Notices
-from torchtangent.optim.plan import Plan
-from torchtangent.optim.ranks import Ranks
+from torchtangent.optim.partition import Partition
 from torchtangent.optim.recorder import Recorder
+from torchtangent.optim.replicas import Replicas
 from torchtangent.optim.witness import tolerance
 
 
-def gather(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], notices: Notices, ranks: Ranks) -> Passes:
+def gather(
+    partition: Partition, recorder: Recorder, grads: Mapping[str, Tensor], notices: Notices, replicas: Replicas
+) -> PerSample:
     """The factored per-sample gradients by parameter, for each batch, up to one common factor.
 
     A parameter with a use that no rule describes counts as unseen from now on, with a warning. One that has a gradient
@@ -24,39 +26,49 @@ def gather(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], notices:
     of the recorded part, with a warning.
     """
     _require_inputs(recorder)
-    before, homes = set(plan.unseen), list(plan.homes)
-    passes = [plan.jacobians(batch, recorder.welcome) for batch in recorder.batches]
-    _verify(plan, recorder, passes)
-    if ranks.size > 1:
-        _agree(plan, passes, homes, ranks, like=next(iter(grads.values())))
-    _require_seen(plan, recorder, grads, passes)
-    new = notices.new(sorted(plan.unseen.keys() - before), "unseen")
-    for why in dict.fromkeys(plan.unseen[name] for name in new):
-        names = [name for name in new if plan.unseen[name] == why]
+    before, homes = set(partition.unseen), list(partition.homes)
+    per_sample = [partition.jacobians(batch, recorder.welcome) for batch in recorder.batches]
+    _verify(partition, recorder, per_sample)
+    if replicas.size > 1:
+        _agree(partition, per_sample, homes, replicas, like=next(iter(grads.values())))
+    _require_seen(partition, recorder, grads, per_sample)
+    _tell_of_parameters(partition, before, notices)
+    _tell_of_samples(recorder, notices)
+    return [{name: jacobian for name, jacobian in seen.items() if name not in partition.unseen} for seen in per_sample]
+
+
+def _tell_of_parameters(partition: Partition, before: Set[str], notices: Notices) -> None:
+    """Warn of parameters that were demoted (those not in `before`), or whose gradients were recorded in part."""
+    new = notices.new(sorted(partition.unseen.keys() - before), "unseen")
+    for why in dict.fromkeys(partition.unseen[name] for name in new):
+        names = [name for name in new if partition.unseen[name] == why]
         verb = "gets" if len(names) == 1 else "get"
-        warn(f"{listed(names)} {verb} the {plan.fallback} from now on: {why}.")
-    if more := notices.new(sorted(plan.more), "more"):
+        warn(f"{listed(names)} {verb} the {partition.fallback} from now on: {why}.")
+    if more := notices.new(sorted(partition.more), "more"):
         warn(
-            f"The gradients of {listed(more)} ({len(plan.more)} of {len(plan.shapes)} parameters) have a part that no "
-            "layer recorded: a penalty in the loss, a weight that is also used without calling its layer, or a hook "
-            "that changes them. The whole gradient is preconditioned, with the curvature of the recorded part alone. "
-            "Instead of a penalty λ‖θ‖² in the loss give weight_decay=2λ; leave what is used elsewhere to another "
-            "optimizer with params=.",
+            f"The gradients of {listed(more)} ({len(partition.more)} of {len(partition.shapes)} parameters) have a "
+            "part that no layer recorded: a penalty in the loss, a weight that is also used without calling its layer, "
+            "or a hook that changes them. The whole gradient is preconditioned, with the curvature of the recorded "
+            "part alone. Instead of a penalty λ‖θ‖² in the loss give weight_decay=2λ; leave what is used elsewhere to "
+            "another optimizer with params=.",
         )
+
+
+def _tell_of_samples(recorder: Recorder, notices: Notices) -> None:
+    """Warn where calls of the model, or of its parts, had to be taken for views of the same samples, or for others."""
     twice = next((batch for batch in recorder.batches if len(batch.calls) > 1), None)
-    if twice is not None and notices.new([""], "views"):
+    if twice is not None and notices.first("views"):
         warn(
             f"{len(twice.calls)} calls of the model with {twice.samples} samples each, before one backward, are taken "
             f"as views of the same {twice.samples} samples. If the samples are different ones, call backward after "
             "each call.",
         )
     sizes = _beside(recorder)
-    if sizes and notices.new([""], "parts"):
+    if sizes and notices.first("parts"):
         warn(
             f"Parts of the model, with {' and '.join(map(str, sizes))} rows, were called before one backward: these "
             "are taken as different samples. If they are not, call the model, whose input tells its samples.",
         )
-    return [{name: jacobian for name, jacobian in seen.items() if name not in plan.unseen} for seen in passes]
 
 
 def _beside(recorder: Recorder) -> list[int]:
@@ -78,15 +90,16 @@ def _require_inputs(recorder: Recorder) -> None:
         )
 
 
-def _agree(plan: Plan, passes: Passes, names: list[str], ranks: Ranks, like: Tensor) -> None:
+def _agree(partition: Partition, per_sample: PerSample, names: list[str], replicas: Replicas, like: Tensor) -> None:
     """Demote what any rank demoted, and refuse layers that only some ranks used: the others would wait forever."""
-    demoted = [name in plan.unseen for name in names]
-    seen = [any(name in each for each in passes) for name in names]
-    demotions, sights = ranks.total(torch.tensor([demoted, seen], dtype=torch.int32, device=like.device)).tolist()
+    demoted = [name in partition.unseen for name in names]
+    seen = [any(name in each for each in per_sample) for name in names]
+    demotions, sights = replicas.total(torch.tensor([demoted, seen], dtype=torch.int32, device=like.device)).tolist()
     for name, count in zip(names, demotions, strict=True):
-        if count and name not in plan.unseen:
-            plan.demote(name, "another rank has no rule for what it saw of it")
-    some = [name for name, n in zip(names, sights, strict=True) if 0 < n < ranks.size and name not in plan.unseen]
+        if count and name not in partition.unseen:
+            partition.demote(name, "another rank has no rule for what it saw of it")
+    counted = zip(names, sights, strict=True)
+    some = [name for name, n in counted if 0 < n < replicas.size and name not in partition.unseen]
     if some:
         raise RuntimeError(
             f"Samples went through {listed(some)} on some ranks only. All ranks must use the same layers in a step: "
@@ -94,11 +107,11 @@ def _agree(plan: Plan, passes: Passes, names: list[str], ranks: Ranks, like: Ten
         )
 
 
-def _require_seen(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], passes: Passes) -> None:
+def _require_seen(partition: Partition, recorder: Recorder, grads: Mapping[str, Tensor], per_sample: PerSample) -> None:
     """Refuse a parameter that has a gradient and should have been recorded, but was not."""
-    for name, home in plan.homes.items():
+    for name, home in partition.homes.items():
         wanted = any(path in recorder.wanted for path, _ in home)
-        if wanted and name in grads and not any(name in seen for seen in passes) and bool(grads[name].any()):
+        if wanted and name in grads and not any(name in seen for seen in per_sample) and bool(grads[name].any()):
             raise RuntimeError(
                 f"{name} has a gradient, but the input of its layer '{home[0][0]}' was never seen: the model uses the "
                 "weight without calling the layer, or only a penalty in the loss does. Call the layer, use "
@@ -106,10 +119,10 @@ def _require_seen(plan: Plan, recorder: Recorder, grads: Mapping[str, Tensor], p
             )
 
 
-def _verify(plan: Plan, recorder: Recorder, passes: Passes) -> None:
-    """Note in the plan which of the watched parameters have gradients that their factors do not add up to."""
+def _verify(partition: Partition, recorder: Recorder, per_sample: PerSample) -> None:
+    """Note in the partition which of the watched parameters have gradients that their factors do not add up to."""
     total = recorder.witness.total
-    found = {name: [seen[name] for seen in passes if name in seen] for name in plan.homes if name in total}
+    found = {name: [seen[name] for seen in per_sample if name in seen] for name in partition.homes if name in total}
     found = {name: jacobians for name, jacobians in found.items() if jacobians}
     if not found:
         return
@@ -118,6 +131,6 @@ def _verify(plan: Plan, recorder: Recorder, passes: Passes) -> None:
     denied = recorder.witness.denied(found, allowed)
     if any(batch.again for batch in recorder.batches):  # then what was recorded is not even a part of the gradient
         for name in denied:
-            plan.demote(name, "the loss is made of gradients, of which its layer saw the first derivatives only")
+            partition.demote(name, "the loss is made of gradients, of which its layer saw the first derivatives only")
         denied = []
-    plan.more = plan.more - found.keys() | set(denied)
+    partition.more = partition.more - found.keys() | set(denied)

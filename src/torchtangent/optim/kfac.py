@@ -12,7 +12,7 @@ from torchtangent.notice import check_choice
 from torchtangent.optim.damping import DAMPINGS, Adaptive, shares
 from torchtangent.optim.decompose import eigenbases, inverse
 from torchtangent.optim.layer import Layer
-from torchtangent.optim.method import Method, State, Task
+from torchtangent.optim.method import BlockState, Method, Solved, System
 from torchtangent.optim.options import Options
 from torchtangent.optim.preconditioned import Preconditioned
 
@@ -76,7 +76,7 @@ class Inverses(Method):
     def options(self) -> dict[str, Any]:
         return {"damping_rule": self.rule}
 
-    def decompose(self, layer: Layer, B: Tensor, A: Tensor, damping: float) -> State:
+    def decompose(self, layer: Layer, B: Tensor, A: Tensor, damping: float) -> BlockState:
         rule = layer.rule(self.rule)
         if rule == "single":
             found = eigenbases(layer, B, A)
@@ -87,21 +87,21 @@ class Inverses(Method):
         left, right = inverse(B, beta, f"cotangents of {layer.key}"), inverse(A, alpha, f"inputs of {layer.key}")
         return {"left": left, "right": right, **layer.alone(alpha)}
 
-    def solve(self, tasks: Sequence[Task], n: int) -> list[tuple[dict[str, Tensor], State]]:
-        return [(self._solved(task), task.state) for task in tasks]
+    def solve(self, systems: Sequence[System], n: int) -> Solved:
+        return [(self._solved(system), system.state) for system in systems]
 
     def scale(self, values: Tensor, raw: Tensor, squares: Callable[[], Tensor], n: int) -> Tensor:
         return values
 
-    def _solved(self, task: Task) -> dict[str, Tensor]:
+    def _solved(self, system: System) -> dict[str, Tensor]:
         """The preconditioned gradient of a layer, by parameter."""
-        layer, state = task.layer, task.state
+        layer, state = system.layer, system.state
         left, right = state["left"], state["right"]
-        passes = task.passes if task.full is task.raw else ()
+        per_sample = system.per_sample if system.full is system.raw else ()
         if "values" in state:
-            u = layer.rotate(task.full, left, right, passes).div_(state["values"] + task.damping)
+            u = layer.rotate(system.full, left, right, per_sample).div_(state["values"] + system.damping)
             return layer.back(u, left, right)
-        found = layer.multiply(task.full, left, right, passes)
+        found = layer.multiply(system.full, left, right, per_sample)
         if "alone" in state:
             bias = layer.names[1]
             found[bias] = (found[bias].view(len(right), -1) * state["alone"]).view(-1)

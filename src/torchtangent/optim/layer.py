@@ -16,7 +16,7 @@ from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.matrices import as_matrices, as_weight, transposed_order
 
 Parts = Mapping[str, Tensor]
-Passes = Sequence[Mapping[str, LayerJacobian]]  # per-sample gradients by parameter, for each backward pass
+PerSample = Sequence[Mapping[str, LayerJacobian]]  # per-sample gradients by parameter, for each batch
 
 
 class Layer(ABC):
@@ -41,7 +41,7 @@ class Layer(ABC):
 
     @abstractmethod
     def moments(
-        self, passes: Passes, n: int, share: float, scale: float | Tensor, *, by_rows: bool
+        self, per_sample: PerSample, n: int, share: float, scale: float | Tensor, *, by_rows: bool
     ) -> tuple[Float[Tensor, "G _ O"], Float[Tensor, "G _ I"]]:
         """B and A of the per-sample gradients times `scale`: this rank's part of the means over all n samples.
 
@@ -49,25 +49,25 @@ class Layer(ABC):
         given as fewer rows r, of which it is Σ r rᵀ. `share` is the fraction of the samples that is on this rank.
         """
 
-    def thin(self, passes: Passes) -> bool:
+    def thin(self, per_sample: PerSample) -> bool:
         """Whether `rotate` and `multiply` are cheaper with the per-sample gradients, as for few samples."""
         return False
 
     @abstractmethod
     def rotate(
-        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], passes: Passes = ()
+        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], per_sample: PerSample = ()
     ) -> Float[Tensor, "G *OJ"]:
         """leftᵀ M right, where `parts` are tensors shaped like the parameters and M their matrices.
 
         The layout of the result is the layer's own; see `arrange`. If M may be a multiple of the mean of the
-        per-sample gradients, these can be given as `passes`: they are used if that saves work and M is one.
+        per-sample gradients, these can be given as `per_sample`: they are used if that saves work and M is one.
         """
 
     @abstractmethod
     def project(
         self,
         mean: Parts,
-        passes: Passes,
+        per_sample: PerSample,
         left: Float[Tensor, "G O O"],
         right: Float[Tensor, "G I I"],
         scale: float | Tensor,
@@ -82,9 +82,9 @@ class Layer(ABC):
 
     @abstractmethod
     def multiply(
-        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], passes: Passes = ()
+        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], per_sample: PerSample = ()
     ) -> dict[str, Tensor]:
-        """left M rightᵀ, from and to tensors shaped like the parameters; `passes` as in `rotate`."""
+        """left M rightᵀ, from and to tensors shaped like the parameters; `per_sample` as in `rotate`."""
 
     @abstractmethod
     def columns(self, values: Float[Tensor, "G I"]) -> Float[Tensor, "G J"]:

@@ -15,14 +15,14 @@ from torchtangent.curvature.kronecker import OuterMoments
 from torchtangent.jacobians.factors import Outer
 from torchtangent.operators import Basis, Columns, Space
 from torchtangent.operators.product import empty_rows, product
-from torchtangent.optim.layer import Layer, Parts, Passes, Weight, each
+from torchtangent.optim.layer import Layer, Parts, PerSample, Weight, each
 
 _LESS = 0.9  # per-sample gradients are used only if they need less than this fraction of the multiplications
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Matrix(Layer):
+class MatrixLayer(Layer):
     """[W b] with A = Σ aaᵀ / (number of locations), where a is an input or patch with 1 appended, and B = Σ ddᵀ / n."""
 
     weight: Weight
@@ -35,16 +35,16 @@ class Matrix(Layer):
         return chosen
 
     def moments(
-        self, passes: Passes, n: int, share: float, scale: float | Tensor, *, by_rows: bool
+        self, per_sample: PerSample, n: int, share: float, scale: float | Tensor, *, by_rows: bool
     ) -> tuple[Float[Tensor, "G _ O"], Float[Tensor, "G _ I"]]:
-        jacobians = outers(self, passes)
+        jacobians = outers(self, per_sample)
         sums = self._sums(jacobians[0], by_rows)
         for jacobian in jacobians:
             sums.add({self.key: jacobian})
         return sums.rows_or_lower(scale**2 / n, share)
 
-    def thin(self, passes: Passes) -> bool:
-        jacobians = outers(self, passes)
+    def thin(self, per_sample: PerSample) -> bool:
+        jacobians = outers(self, per_sample)
         if len(jacobians) != 1 or not _vectors(jacobians[0]) or jacobians[0].d.device.type != "cpu":
             return False
         n, (rows, columns) = len(jacobians[0].d), self.weight.size
@@ -52,9 +52,9 @@ class Matrix(Layer):
         return products[0] < _LESS * products[1]
 
     def rotate(
-        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], passes: Passes = ()
+        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], per_sample: PerSample = ()
     ) -> Float[Tensor, "G O J"]:
-        if (factors := self._factors(parts, left[0], right[0], passes)) is not None:
+        if (factors := self._factors(parts, left[0], right[0], per_sample)) is not None:
             d, a, c = factors
             return product(d, a, reused=True).mul_(c).unsqueeze(0)
         half = self._half(left.mT, parts)
@@ -63,12 +63,12 @@ class Matrix(Layer):
     def project(
         self,
         mean: Parts,
-        passes: Passes,
+        per_sample: PerSample,
         left: Float[Tensor, "G O O"],
         right: Float[Tensor, "G I I"],
         scale: float | Tensor,
     ) -> tuple[Float[Tensor, "G O J"], Float[Tensor, "G O J"]]:
-        jacobians = outers(self, passes)
+        jacobians = outers(self, per_sample)
         unit = size_of(jacobians)
         rescale = (unit * scale).square()
         if len(jacobians) == 1 and _vectors(jacobians[0]):
@@ -87,9 +87,9 @@ class Matrix(Layer):
         return self._other_half(product(left, turned, reused=True), right)
 
     def multiply(
-        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], passes: Passes = ()
+        self, parts: Parts, left: Float[Tensor, "G O O"], right: Float[Tensor, "G I I"], per_sample: PerSample = ()
     ) -> dict[str, Tensor]:
-        factors = self._factors(parts, left[0].mT, right[0].mT, passes) if passes else None
+        factors = self._factors(parts, left[0].mT, right[0].mT, per_sample) if per_sample else None
         if factors is None:
             return self._other_half(self._half(left, parts), right)
         d, a, c = factors
@@ -148,12 +148,12 @@ class Matrix(Layer):
         return d, product(a, right[:-1], reused=True).add_(right[-1])
 
     def _factors(
-        self, mean: Parts, left: Float[Tensor, "O O"], right: Float[Tensor, "I I"], passes: Passes
+        self, mean: Parts, left: Float[Tensor, "O O"], right: Float[Tensor, "I I"], per_sample: PerSample
     ) -> tuple[Float[Tensor, "O N"], Float[Tensor, "N J"], float] | None:
         """leftᵀ M right as two matrices and a number whose product it is, if that is possible and less work."""
-        if not self.thin(passes):
+        if not self.thin(per_sample):
             return None
-        (jacobian,) = outers(self, passes)
+        (jacobian,) = outers(self, per_sample)
         c = self._multiple(mean, jacobian)
         if c is None:
             return None
@@ -189,9 +189,9 @@ class Matrix(Layer):
         return c if _are_multiples(pairs, c, sum(W.shape)) else None
 
 
-def outers(layer: Layer, passes: Passes) -> list[Outer]:
+def outers(layer: Layer, per_sample: PerSample) -> list[Outer]:
     """The per-sample gradients of a layer's weight, for each backward pass that went through it."""
-    found = [seen.get(layer.key) for seen in passes]
+    found = [seen.get(layer.key) for seen in per_sample]
     return [jacobian for jacobian in found if isinstance(jacobian, Outer)]
 
 

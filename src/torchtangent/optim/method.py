@@ -9,14 +9,16 @@ from typing import Any
 
 from torch import Tensor
 
-from torchtangent.optim.layer import Layer, Parts, Passes
+from torchtangent.optim.layer import Layer, Parts, PerSample
 
-State = dict[str, Tensor]
+BlockState = dict[str, Tensor]
+Solved = list[tuple[dict[str, Tensor], BlockState]]
+"""For each layer its preconditioned gradient, by parameter, and its new state."""
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
-    """A layer whose gradient is to be preconditioned.
+class System:
+    """The system (F_layer + ε) u = ∇ of one layer, to be solved for u.
 
     Attributes:
         layer: The layer.
@@ -24,16 +26,16 @@ class Task:
         raw: Its gradient without weight decay.
         full: Its gradient with weight decay; the same object as `raw` if there is none.
         damping: ε.
-        passes: The per-sample gradients, if `raw` may be a multiple of their mean; empty if it is not.
+        per_sample: The per-sample gradients, if `raw` may be a multiple of their mean; empty if it is not.
         project: (left, right) ↦ `raw` in this Kronecker basis, and the mean of squared per-sample gradients in it.
     """
 
     layer: Layer
-    state: State
+    state: BlockState
     raw: Parts
     full: Parts
     damping: float
-    passes: Passes
+    per_sample: PerSample
     project: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -55,12 +57,12 @@ class Method(ABC):
         """Its options, by the names that they have as arguments of the optimizer."""
 
     @abstractmethod
-    def decompose(self, layer: Layer, B: Tensor, A: Tensor, damping: float) -> State:
+    def decompose(self, layer: Layer, B: Tensor, A: Tensor, damping: float) -> BlockState:
         """What is kept of a layer's second moments until the next decomposition."""
 
     @abstractmethod
-    def solve(self, tasks: Sequence[Task], n: int) -> list[tuple[dict[str, Tensor], State]]:
-        """For each layer (F_layer + ε)⁻¹ `full`, by parameter, and its new state. n is the number of samples."""
+    def solve(self, systems: Sequence[System], n: int) -> Solved:
+        """(F_layer + ε)⁻¹ `full` of each layer. n is the number of samples."""
 
     @abstractmethod
     def scale(self, values: Tensor, raw: Tensor, squares: Callable[[], Tensor], n: int) -> Tensor:

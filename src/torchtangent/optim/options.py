@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 from torchtangent.curvature.cotangents import LIKELIHOODS
 from torchtangent.notice import check_choice
-from torchtangent.optim.plan import RESTS
+from torchtangent.optim.partition import RESTS
 
 
 class Options(TypedDict, total=False):

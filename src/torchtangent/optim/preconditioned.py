@@ -12,25 +12,24 @@ from torch.optim import Optimizer
 
 from torchtangent.jacobians.modes import unwrapped
 from torchtangent.jacobians.select import Params
-from torchtangent.notice import listed, warn
 from torchtangent.operators.autocast import no_autocast
 from torchtangent.optim.amp import Scales, scales
 from torchtangent.optim.attempt import Update, attempt
+from torchtangent.optim.checkpoint import Checkpoint, options_of
 from torchtangent.optim.closure import as_number, evaluate, evaluate_again
 from torchtangent.optim.damping import Adaptive, change
 from torchtangent.optim.directions import Step
 from torchtangent.optim.gather import gather
 from torchtangent.optim.groups import as_groups, by_name, check_group
-from torchtangent.optim.method import Method, State
-from torchtangent.optim.notices import Notices, round_number
+from torchtangent.optim.method import BlockState, Method
+from torchtangent.optim.notices import Notices
 from torchtangent.optim.options import Settings
-from torchtangent.optim.plan import Plan
-from torchtangent.optim.ranks import Ranks
+from torchtangent.optim.partition import Partition
 from torchtangent.optim.recorder import Recorder
+from torchtangent.optim.renewals import Renewals
 from torchtangent.optim.replay import Replay
-from torchtangent.optim.resume import Progress, options_of
-from torchtangent.optim.schedule import Schedule
-from torchtangent.optim.update import Promise, move
+from torchtangent.optim.replicas import Replicas
+from torchtangent.optim.update import Promise, move, slow_momentum
 
 _RANKS_APART = 1_000_003  # between the seeds of two ranks, so that they draw different labels
 
@@ -66,42 +65,38 @@ class Preconditioned(Optimizer):
         **settings: Any,
     ) -> None:
         self.settings = Settings.of(method.kind, settings)
-        self.method, self.ranks = method, Ranks(model)
+        self.method, self.replicas = method, Replicas(model)
         self.model = unwrapped(model)
-        self.names = {id(p): name for name, p in self.model.named_parameters()}
         self.adaptive = damping if isinstance(damping, Adaptive) else None
         self.steps = self.skipped = 0
         self._clipped: int | Tensor = 0  # counted on the device, which nobody then waits for
-        self.recorder, self.plan, self.notices = Recorder(), Plan(), Notices()
+        self.recorder, self.partition, self.notices = Recorder(), Partition(), Notices(method.kind)
         self._replay = Replay()
         self._blocks: dict[str, tuple[str, ...]] = {}  # the parameters of every block there has been
         self._promise: Promise | None = None  # what the last step promised, if it was taken
         self._rates: list[float] = []  # learning rates of the groups at the last step
-        self._schedule = Schedule(self.settings.basis_every)
-        self._ready = False
+        self._renewals = Renewals(self.settings.basis_every)
         start = damping.start if isinstance(damping, Adaptive) else damping
         defaults = {"lr": lr, "damping": start, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(as_groups(self.model, params), defaults)
         if not any(group["params"] for group in self.param_groups):
             raise ValueError("params is empty: there is nothing to optimize. Leave it out for all that is trainable.")
-        self._ready = True
         self._prepare()
         # The hooks refer to the recorder only, so the optimizer can be garbage-collected, and removes them then.
         weakref.finalize(self, self.recorder.close)
-        self.recorder.follow = _weakly(self._follow)
+        self.recorder.follow = weakref.WeakMethod(self._follow)
 
     # The interface of a torch optimizer.
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters of the model, with an `lr`, `damping`, `momentum` or `weight_decay` of their own."""
         super().add_param_group(param_group)
-        self.names = {id(p): name for name, p in self.model.named_parameters()}  # the model may have new ones
         try:
-            check_group(self.param_groups[-1], self.names, [*vars(self.settings), *self.method.options()])
+            check_group(self.param_groups[-1], self._names(), [*vars(self.settings), *self.method.options()])
         except ValueError:
             self.param_groups.pop()
             raise
-        if self._ready:
+        if self.recorder.attached:
             self._prepare()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -120,7 +115,7 @@ class Preconditioned(Optimizer):
 
     def explain(self) -> str:
         """Say how each parameter is preconditioned, a line each, and how many steps `kl_clip` shortened."""
-        lines = self.plan.explain(self.method.kind, self._chosen)
+        lines = self.partition.explain(self.method.kind, self._chosen)
         if self.settings.kl_clip is None or not self.clipped:
             return lines
         held = "" if self.clipped < self.steps else ", so that their length is set by it and not by lr"
@@ -134,34 +129,34 @@ class Preconditioned(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything besides parameters and data that later steps depend on, including the optimizer's options."""
-        progress = Progress(
+        saved = Checkpoint(
             kind=self.method.kind,
             options=options_of(self.settings, self.method, self.adaptive),
             steps=self.steps,
             skipped=self.skipped,
             clipped=self.clipped,
-            unseen=dict(self.plan.unseen),
-            thin=sorted(self._schedule.thin),
-            due=sorted(self._schedule.due),
+            unseen=dict(self.partition.unseen),
+            thin=sorted(self._renewals.thin),
+            due=sorted(self._renewals.due),
             rates=list(self._rates),
             blocks={key: list(names) for key, names in self._blocks.items() if self._state_of(key)},
         )
-        return {**super().state_dict(), "progress": vars(progress)}
+        return {**super().state_dict(), "progress": vars(saved)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a `state_dict()` of an optimizer that was created with the same options."""
         self._follow()
         options = options_of(self.settings, self.method, self.adaptive)
-        progress = Progress.of(state_dict, self.method.kind, options)
-        progress.check_blocks(self._blocks)
+        saved = Checkpoint.of(state_dict, self.method.kind, options)
+        saved.check_blocks(self._blocks)
         super().load_state_dict(state_dict)
-        self._blocks.update({key: tuple(names) for key, names in progress.blocks.items()})
-        self.steps, self.skipped, self._clipped = progress.steps, progress.skipped, progress.clipped
-        self._schedule.thin, self._schedule.due = frozenset(progress.thin), frozenset(progress.due)
-        self._rates = list(progress.rates)
+        self._blocks.update({key: tuple(names) for key, names in saved.blocks.items()})
+        self.steps, self.skipped, self._clipped = saved.steps, saved.skipped, saved.clipped
+        self._renewals.thin, self._renewals.due = frozenset(saved.thin), frozenset(saved.due)
+        self._rates = list(saved.rates)
         self._promise = None
-        self.plan.keep_unseen(progress.unseen)
-        self._group = by_name(self.param_groups, self.names)
+        self.partition.keep_unseen(saved.unseen)
+        self._group = by_name(self.param_groups, self._names())
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
         for key, p in zip(keys, params, strict=True):  # torch has rounded them to the parameter's dtype
@@ -184,7 +179,7 @@ class Preconditioned(Optimizer):
         if self.adaptive is not None and closure is None:
             raise ValueError("damping=Adaptive(...) compares the loss before and after a step: call step(closure).")
         with scales(self, self.settings.scaler) as amp:
-            seed = self.settings.seed + self.steps + self.skipped + self.ranks.rank * _RANKS_APART
+            seed = self.settings.seed + self.steps + self.skipped + self.replicas.rank * _RANKS_APART
             loss = evaluate(closure, self.recorder, self._params, self.settings, seed)
             with torch.no_grad(), no_autocast():
                 moved = self._step(loss, amp)
@@ -215,30 +210,29 @@ class Preconditioned(Optimizer):
     # One step, in the order in which things happen.
 
     def _prepare(self) -> None:
-        """Make plan, hooks and schedule for the parameters of all groups, as far as they are not frozen."""
+        """Make partition, hooks and schedule for the parameters of all groups, as far as they are not frozen."""
         chosen = {id(p) for group in self.param_groups for p in group["params"]}
         self._chosen = {name: p for name, p in self.model.named_parameters() if id(p) in chosen}
-        self._group = by_name(self.param_groups, self.names)
+        self._group = by_name(self.param_groups, self._names())
         self._params = {name: p for name, p in self._chosen.items() if p.requires_grad}
-        names, unseen = {id(p): name for name, p in self._params.items()}, self.plan.unseen
-        self.plan = Plan.of(self.model, names, sua=self.settings.sua, rest=self.settings.rest)
-        self.plan.keep_unseen(unseen)
-        self.notices.ruleless(self.method.kind, self.plan.ruleless, len(self._params), self.plan.fallback)
-        for layer in self.plan.layers:
+        names, unseen = {id(p): name for name, p in self._params.items()}, self.partition.unseen
+        self.partition = Partition.of(self.model, names, sua=self.settings.sua, rest=self.settings.rest)
+        self.partition.keep_unseen(unseen)
+        self.notices.ruleless(self.partition.ruleless, len(self._params), self.partition.fallback)
+        for layer in self.partition.layers:
             if self._blocks.setdefault(layer.key, layer.names) != layer.names:  # a parameter joined or left it
                 self._blocks[layer.key] = layer.names
                 self._forget_state(layer.key)
-            if "left" not in self._state_of(layer.key):  # left over from a plan without this block
+            if "left" not in self._state_of(layer.key):  # left over from a partition without this block
                 self._forget_state(layer.key)
-            dampings = {self._group[name]["damping"] for name in layer.names}
-            if len(dampings) > 1 and self.notices.new([layer.key], "damping"):
-                warn(f"{listed(list(layer.names))} are one block, with one damping: that of {layer.key} is taken.")
-        homes = {name: self._params[name] for name in self.plan.homes}
-        self.recorder.attach(self.model, self.plan.modules, homes, self.settings.batch_axis)
+            if len({self._group[name]["damping"] for name in layer.names}) > 1:
+                self.notices.one_damping(layer.names)
+        homes = {name: self._params[name] for name in self.partition.homes}
+        self.recorder.attach(self.model, self.partition.modules, homes, self.settings.batch_axis)
         self._prepare_recorder()
 
     def _follow(self) -> None:
-        """Plan again if parameters were frozen or unfrozen."""
+        """Divide the parameters again if parameters were frozen or unfrozen."""
         if self.recorder.attached and [n for n, p in self._chosen.items() if p.requires_grad] != list(self._params):
             self._prepare()
 
@@ -250,56 +244,56 @@ class Preconditioned(Optimizer):
         if not grads:
             return False
         n = self._samples()
-        total = self.ranks.count(n, next(iter(grads.values())))
+        total = self.replicas.sum(n, next(iter(grads.values())))
         if self.settings.loss == "sum":  # DistributedDataParallel has already divided by the number of ranks
-            grads = {name: g * (self.ranks.size / total) for name, g in grads.items()}
+            grads = {name: g * (self.replicas.size / total) for name, g in grads.items()}
         full = grads
         if not self.settings.decoupled and any(group["weight_decay"] for group in self.param_groups):
             full = {k: g.add(self._params[k], alpha=self._group[k]["weight_decay"]) for k, g in grads.items()}
-        per_sample = n if self.settings.loss == "mean" else 1
-        unit = 1 / (self.ranks.size if self.settings.loss == "mean" else total)
-        passes = gather(self.plan, self.recorder, grads, self.notices, self.ranks)  # may change the plan
+        own = n if self.settings.loss == "mean" else 1  # from a sample's part of the loss to its own
+        unit = 1 / (self.replicas.size if self.settings.loss == "mean" else total)
+        per_sample = gather(self.partition, self.recorder, grads, self.notices, self.replicas)  # may demote some
         step = Step(
             raw=grads,
             full=full,
-            passes=passes,
-            whole=self.settings.curvature == "empirical" and self.ranks.size == 1,
-            states={name: self._state_of(name) for name in (*self.plan.homes, *self.plan.unseen)},
-            dampings={name: group["damping"] for name, group in self._group.items()},
+            per_sample=per_sample,
+            whole=self.settings.curvature == "empirical" and self.replicas.size == 1,
+            states={name: self._state_of(name) for name in (*self.partition.homes, *self.partition.unseen)},
+            groups=self._group,
+            replicas=self.replicas,
             n=total,
             share=n / total,
-            scale=1.0 if self.settings.curvature == "sampled" else per_sample / amp.cotangents,
-            renew=self._schedule.due,
+            scale=1.0 if self.settings.curvature == "sampled" else own / amp.cotangents,
+            renew=self._renewals.due,
         )
-        self._schedule.find_thin(self.steps, self.plan, step)
-        update = attempt(self.plan, self.method, step, self.ranks, self._replay, self._group, loss)
+        self._renewals.find_thin(self.steps, self.partition, step)
+        update = attempt(self.partition, self.method, step, self._replay, loss)
         if isinstance(update, str):
-            return self._skip(update, amp)
-        self._schedule.done(step)
+            self.skipped += 1
+            if not amp.searching:  # a GradScaler overflows while it looks for its scale
+                self.notices.skipped(update, self.skipped)
+            return False
+        self._renewals.done(step)
         self._write(update, unit)
         return True
 
     def _gradients(self, amp: Scales) -> dict[str, Tensor]:
         """The gradients of the parameters to be moved; a warning if some or all will not move."""
-        late = [n for n, p in self._chosen.items() if p.requires_grad and p.grad is not None and n not in self._params]
-        if late := self.notices.new(late, "late"):
-            warn(f"Not moved before the next step, as a backward pass came before they were unfrozen: {listed(late)}.")
+        present = {name: p for name, p in self._chosen.items() if p.requires_grad and p.grad is not None}
+        self.notices.late(name for name in present if name not in self._params)
         grads = {name: amp.readable(p.grad) for name, p in self._params.items() if p.grad is not None}
-        if self._params and not grads and self.notices.new([""], "gradients"):
-            warn(
-                f"{self.method.kind}: step() found no gradients, so no parameter was changed. Call backward before it, "
-                "on a loss of the model that it was made with (not of a copy)."
-            )
+        if self._params and not grads:
+            self.notices.no_gradients()
         return grads
 
     def _samples(self) -> int:
         """The number of samples behind the gradients on this rank."""
         n = self.recorder.samples
-        if n == 0 and (self.plan.modules or self.settings.loss == "sum"):
+        if n == 0 and (self.partition.modules or self.settings.loss == "sum"):
             raise RuntimeError(
                 f"{self.method.kind} saw no backward pass through the model since the last step, yet there are "
                 "gradients. Call the model that it was made with (no copy; one that was compiled and called before the "
-                "optimizer was made does not know its hooks), and backward after zero_grad()."
+                "optimizer was made does not know its hooks) with at least one sample, and backward after zero_grad()."
             )
         return n or self.recorder.opened or 1  # there was nothing to record
 
@@ -316,41 +310,28 @@ class Preconditioned(Optimizer):
         for name, state in update.states.items():
             self.state[self._params[name]].update(state)
         states = {name: self.state[self._params[name]] for name in found}
-        self._slow_momentum()
+        if clip is not None:
+            slow_momentum(self.param_groups, self._rates, self.state)
+        self._rates = [float(group["lr"]) for group in self.param_groups]
         move(self._params, found, self._group, states, decoupled=self.settings.decoupled)
         self._promise = Promise(update.slopes, shrink, unit)
         self.steps += 1
 
-    def _slow_momentum(self) -> None:
-        """Where the learning rate has risen, shrink the momentum: `kl_clip` bounded it at the lower rate."""
-        now = [float(group["lr"]) for group in self.param_groups]
-        if self.settings.kl_clip is not None:
-            for group, before, rate in zip(self.param_groups, self._rates, now, strict=False):
-                momenta = [state["momentum"] for p in group["params"] if "momentum" in (state := self.state.get(p, {}))]
-                if momenta and rate > before:
-                    torch._foreach_mul_(momenta, before / rate)
-        self._rates = now
-
     # Helpers.
-
-    def _skip(self, what: str, amp: Scales) -> bool:
-        """Count a skipped step, and warn now and then; always False."""
-        self.skipped += 1
-        if round_number(self.skipped) and not amp.searching:  # a GradScaler overflows while it looks for its scale
-            message = f"{self.method.kind}: step skipped, {what} has NaN or infinity (skipped so far: {self.skipped}). "
-            advice = "If this goes on, the training has diverged: give a lower lr, a lower kl_clip or more damping."
-            warn(f"{message}Parameters are as before. {advice}")
-        return False
 
     def _ratio(self, before: float, after: float) -> float:
         assert self._promise is not None
-        return self._promise.ratio(before, after, self.ranks, next(iter(self._params.values())))
+        return self._promise.ratio(before, after, self.replicas, next(iter(self._params.values())))
 
     def _multiply_damping(self, factor: float) -> None:
         for group in self.param_groups:
             group["damping"] *= factor
 
-    def _state_of(self, name: str) -> State:
+    def _names(self) -> dict[int, str]:
+        """The names of the model's parameters by their ids."""
+        return {id(p): name for name, p in self.model.named_parameters()}
+
+    def _state_of(self, name: str) -> BlockState:
         """What is kept of the block whose first parameter this is."""
         state = self.state.get(self._chosen[name], {})
         return {key: value for key, value in state.items() if key != "momentum"}
@@ -363,15 +344,4 @@ class Preconditioned(Optimizer):
 
     def _prepare_recorder(self) -> None:
         """Tell the recorder which layers the next backward pass has to record."""
-        self._schedule.prepare(self.steps, self.plan, self.recorder, self._state_of, fresh=self.method.fresh)
-
-
-def _weakly(method: Callable[[], None]) -> Callable[[], None]:
-    """The method as a function that does not keep its owner alive, and does nothing once that is gone."""
-    kept = weakref.WeakMethod(method)
-
-    def call() -> None:
-        if (found := kept()) is not None:
-            found()
-
-    return call
+        self._renewals.prepare(self.steps, self.partition, self.recorder, self._state_of, fresh=self.method.fresh)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ class Stride:
     value: int | None = None
 
 
-class Call(NamedTuple):
+class LayerCall(NamedTuple):
     """One call of a layer with a rule.
 
     Attributes:
@@ -96,7 +97,18 @@ class Call(NamedTuple):
         return self.x, self.d
 
 
-Use = Call | Projection | Unread
+LayerUse = LayerCall | Projection | Unread
+
+
+@dataclass(eq=False)
+class Pending:
+    """A use whose cotangent is still to come. The autograd graph holds it.
+
+    Attributes:
+        make: From the cotangent d to the use. It holds the layer's input, and is None once that was given up.
+    """
+
+    make: Callable[..., LayerUse] | None
 
 
 @dataclass(eq=False)
@@ -104,12 +116,12 @@ class Pass:
     """One backward pass.
 
     Attributes:
-        uses: The uses that it went through, by the path of the layer and the number of its call.
+        uses: The uses that it went through, by the path of the layer and by what was pending.
         calls: The calls of the model that it went through.
         lost: Paths of layers whose input had already been given up.
     """
 
-    uses: dict[str, dict[int, Use]] = field(default_factory=lambda: defaultdict(dict))
+    uses: dict[str, dict[Pending, LayerUse]] = field(default_factory=lambda: defaultdict(dict))
     calls: set[int] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
 
@@ -122,8 +134,6 @@ class Batch:
         samples: The number of samples.
         opened: The number of calls of the model that may belong to it.
         passes: The passes, by autograd's number.
-        inputs: The inputs of layers in these passes, by the number of the call, each with the list from which the graph
-            takes it.
         again: Whether cotangents can be differentiated again, as if the loss contains gradients.
         parts: Whether parts of the model were called directly: samples are then the rows of the first.
     """
@@ -133,7 +143,6 @@ class Batch:
     again: bool = False
     parts: bool = False
     passes: dict[int, Pass] = field(default_factory=lambda: defaultdict(Pass))
-    inputs: dict[int, tuple[list[Tensor | None], Tensor | None]] = field(default_factory=dict)
 
     @property
     def begun(self) -> bool:
@@ -141,14 +150,14 @@ class Batch:
         return bool(self.passes)
 
     @property
-    def uses(self) -> dict[str, list[Use]]:
+    def uses(self) -> dict[str, list[LayerUse]]:
         """The uses of each layer over all passes: a second pass through the same use adds to its cotangent."""
-        found: dict[str, dict[int, Use]] = defaultdict(dict)
+        found: dict[str, dict[Pending, LayerUse]] = defaultdict(dict)
         for each in self.passes.values():
             for path, uses in each.uses.items():
-                for key, use in uses.items():
-                    before = found[path].get(key)
-                    found[path][key] = use if before is None else use._replace(d=before.d + use.d)
+                for pending, use in uses.items():
+                    before = found[path].get(pending)
+                    found[path][pending] = use if before is None else use._replace(d=before.d + use.d)
         return {path: list(uses.values()) for path, uses in found.items()}
 
     @property
@@ -157,10 +166,10 @@ class Batch:
         return {call for each in self.passes.values() for call in each.calls}
 
     def forget(self, *, done: bool) -> None:
-        """Drop what was recorded. Unless `done`, the graphs get their inputs back, for another pass through them."""
-        for place, x in self.inputs.values():
-            place.extend([] if done else [x])
-        self.inputs.clear()
+        """Drop what was recorded; if `done`, also the inputs that another pass through the graphs would need."""
+        if done:
+            for pending in (key for each in self.passes.values() for uses in each.uses.values() for key in uses):
+                pending.make = None
         self.passes.clear()
 
 
@@ -169,7 +178,7 @@ def _counts(index: Tensor) -> bool:
     return torch.equal(index, torch.arange(len(index), device=index.device, dtype=index.dtype))
 
 
-def _as_it_was(module: nn.Module, use: Call) -> nn.Module:
+def _as_it_was(module: nn.Module, use: LayerCall) -> nn.Module:
     """A layer that computes what this one did at the call: BatchNorm in training mode used the batch's statistics."""
     own = use.training or getattr(module, "running_mean", None) is None
     if isinstance(module, _InstanceNorm):

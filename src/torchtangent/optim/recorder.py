@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import partial
-from itertools import count
 from typing import Any
 
 import torch
@@ -15,10 +14,9 @@ from torch.utils.hooks import RemovableHandle
 
 from torchtangent.jacobians.call import eagerly, engine_at_work, engine_at_work_anywhere
 from torchtangent.jacobians.inputs import version_of
-from torchtangent.jacobians.operations import Operation
 from torchtangent.optim.attention import Projection, Unread, has_tokens_first, projections, samples_of, tokens_first
-from torchtangent.optim.calls import Calls, in_backward, place_of
-from torchtangent.optim.recorded import Batch, Call, Stride, Use
+from torchtangent.optim.calls import ModelCalls, in_backward, place_of
+from torchtangent.optim.recorded import Batch, LayerCall, LayerUse, Pending, Stride
 from torchtangent.optim.witness import Witness
 
 
@@ -34,13 +32,13 @@ class Recorder:
         self.welcome: Set[str] = frozenset()  # others, whose record saves work but is not needed
         self.batches: list[Batch] = []  # those with backward passes since the last `clear`
         self.witness = Witness()  # the gradients that recorded factors are checked against
-        self.follow: Callable[[], None] = lambda: None  # called before the first forward pass of a step
+        # A weak reference to what is called before the first forward pass of a step.
+        self.follow: Callable[[], Callable[[], None] | None] = lambda: None
         self._reached: set[int] = set()  # ids of the backward passes that reached parameters
         self._added: set[int] = set()  # those that changed `.grad`, as torch.autograd.grad does not
         self._left: dict[str, tuple[Tensor, tuple]] = {}  # parameters, and the memory and version of their `.grad`
-        self._keys = count()
         self._aside = False
-        self._calls = Calls()
+        self._calls = ModelCalls()
         self._door: list[RemovableHandle] = []  # hooks on the model itself, which stay
         self._handles: list[RemovableHandle] = []
 
@@ -48,7 +46,7 @@ class Recorder:
         return Recorder, ()
 
     def attach(
-        self, model: nn.Module, layers: Mapping[str, nn.Module], params: Mapping[str, Tensor], axis: int = 0
+        self, model: nn.Module, layers: Mapping[str, nn.Module], params: Mapping[str, Tensor], axis: int
     ) -> None:
         """Put hooks on a model, whose input has samples along `axis`, and on these layers, all of them wanted."""
         self._detach()
@@ -59,7 +57,7 @@ class Recorder:
                 model.register_forward_hook(self._end, always_call=True),
             ]
         for name, p in params.items():
-            self._handles.append(p.register_hook(partial(self._coming, name, p)))
+            self._handles.append(p.register_hook(partial(self._coming, name)))
             self._handles.append(p.register_post_accumulate_grad_hook(partial(self._came, name)))
         self._calls.axis = axis
         swapped, doubt = tokens_first(model), has_tokens_first(model)
@@ -143,8 +141,8 @@ class Recorder:
             self.clear()
         if not in_backward():
             self._keep(self._reached)  # others differentiated inputs only, as for adversarial examples
-            if not self.batches:
-                self.follow()
+            if not self.batches and (follow := self.follow()) is not None:
+                follow()
         self._calls.begin(args, kwargs)
 
     @eagerly
@@ -163,7 +161,7 @@ class Recorder:
             return False
         return not bool(p.grad.any())
 
-    def _coming(self, name: str, p: Tensor, grad: Tensor | None) -> None:
+    def _coming(self, name: str, grad: Tensor | None) -> None:
         """Autograd has computed the gradient of a parameter, and not yet added it to `.grad`."""
         if grad is None or self._aside or engine_at_work_anywhere():
             return
@@ -198,12 +196,11 @@ class Recorder:
         if not (isinstance(y, Tensor) and y.requires_grad and isinstance(x, Tensor) and x.dim()):
             return
         if self._handles and not _by_others():
-            x, training = x.detach(), module.training
+            x, version, training = x.detach(), version_of(x), module.training
             axis = self._calls.axis if axis is None and self._calls.is_input(x) else axis
             stride = self._calls.stride_of(y) if path in self.wanted else Stride()
-            known = {"version": version_of(x), "training": training, "axis": axis, "doubt": doubt, "stride": stride}
-            make = partial(_called, known)
-            self._expect(y.register_hook, path, len(x), make, x)
+            make = partial(LayerCall, x=x, version=version, training=training, axis=axis, doubt=doubt, stride=stride)
+            self._expect(y.register_hook, path, len(x), make)
 
     @eagerly
     def _attended(self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], y: Any) -> None:
@@ -215,36 +212,24 @@ class Recorder:
         samples, found = samples_of(module, args, kwargs), projections(module, args, kwargs, y)
         if found is None:
             why = "its products cannot be read off autograd's graph (is it compiled, or in a checkpoint?)"
-            self._expect(y.register_hook, path, samples, partial(_unread, why))
+            self._expect(y.register_hook, path, samples, partial(Unread, why=why))
             return
         for node, operation in found:
-            make = partial(_projected, operation, samples)
-            self._expect(partial(_hook_node, node), path, samples, make)
+            self._expect(partial(_hook_node, node), path, samples, partial(Projection.arrived, operation, samples))
 
-    def _expect(
-        self,
-        register: Callable[[Callable], Any],
-        path: str,
-        rows: int,
-        make: Callable[[Tensor, Any], Use],
-        x: Tensor | None = None,
-    ) -> None:
+    def _expect(self, register: Callable[[Callable], Any], path: str, rows: int, make: Callable[..., LayerUse]) -> None:
         """Register a hook that turns the cotangent, when it arrives, into a use of the layer in the current batch.
-
-        The input x is held by the graph until the cotangent arrives, and by the batch from then on.
 
         Args:
             register: Registers the hook.
             path: The path of the layer.
             rows: The length of its input, from which the batch may be told.
-            make: (cotangent, x) ↦ the use.
-            x: The input of the layer, if `make` needs it.
+            make: From the cotangent d to the use.
         """
         batch, sure = self._calls.owner(path, rows)
         if not sure:
-            make = partial(_unread, "a checkpoint computed it again, and it may belong to either of several calls")
-        call, key, place = batch.opened, next(self._keys), [x]
-        del x  # or the closure below would hold it, too
+            make = partial(Unread, why="a checkpoint computed it again, and it may belong to either of several calls")
+        call, pending = batch.opened, Pending(make)
 
         def arrived(d: Tensor) -> None:
             if not self.attached or self._aside or batch.samples == 0:
@@ -256,29 +241,14 @@ class Recorder:
             here.calls.add(call)
             batch.again = batch.again or d.requires_grad
             if path not in self.wanted and path not in self.welcome:
-                place.clear()
-                return
-            if place:
-                batch.inputs[key] = place, place.pop()
-            if key not in batch.inputs:
+                pending.make = None
+            elif pending.make is None:
                 here.lost.add(path)
-                return
-            # d itself if it has no graph: from the reference autograd knows not to overwrite it.
-            here.uses[path][key] = make(d.detach() if d.requires_grad else d, batch.inputs[key][1])
+            else:
+                # d itself if it has no graph: from the reference autograd knows not to overwrite it.
+                here.uses[path][pending] = pending.make(d=d.detach() if d.requires_grad else d)
 
         register(arrived)
-
-
-def _called(known: dict[str, Any], d: Tensor, x: Tensor) -> Call:
-    return Call(x=x, d=d, **known)
-
-
-def _projected(operation: Operation, samples: int, d: Tensor, _: None) -> Projection:
-    return Projection.arrived(operation, samples, d)
-
-
-def _unread(why: str, d: Tensor, _: Any) -> Unread:
-    return Unread(d, why)
 
 
 def _hook_node(node: Node, arrived: Callable[[Tensor], None]) -> None:

@@ -63,7 +63,7 @@ class SuperNat(Optimizer):
         elif not scale > 0:
             raise ValueError(f"scale={scale}: it should be positive, or one of {', '.join(map(repr, SCALES))}.")
         _check_inputs(x, model.in_features)
-        self.model, self.scale, self.skipped, self._notices = model, scale, 0, Notices()
+        self.model, self.scale, self.skipped, self._notices = model, scale, 0, Notices("SuperNat")
         super().__init__(list(model.parameters()), {"lr": lr})
         self.bias = model.bias if model.bias is not None and model.bias.requires_grad else None
         features = x.detach().to(model.weight)
@@ -115,7 +115,7 @@ class SuperNat(Optimizer):
         rows = self._rows.copy()
         self._rows.clear()
         if any(part is None for part in parts):
-            if self._notices.new([""], "gradients"):
+            if self._notices.first("gradients"):
                 missing = "weight" if weight.grad is None else "bias"
                 warn(f"SuperNat: the {missing} has no gradient, and nothing moves. Call backward, and freeze nothing.")
             return loss
@@ -141,7 +141,7 @@ class SuperNat(Optimizer):
 
     def _check_rows(self, rows: list[int]) -> None:
         """Warn if the gradient cannot be that of all rows of x."""
-        if rows and self._n not in rows and sum(rows) != self._n and self._notices.new([""], "rows"):
+        if rows and self._n not in rows and sum(rows) != self._n and self._notices.first("rows"):
             warn(
                 f"SuperNat was made for all {self._n} rows of x, but the model was called with {rows[-1]}: its "
                 "features are rescaled by the gradient of the loss on all of them. Train on all of x at every step.",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchtangent.optim.ranks import Ranks
+from torchtangent.optim.replicas import Replicas
 
 Groups = Mapping[str, Mapping[str, Any]]  # the group of each parameter, by name
 
@@ -73,11 +73,21 @@ class Promise:
     shrink: Tensor | None
     unit: float
 
-    def ratio(self, before: float, after: float, ranks: Ranks, like: Tensor) -> float:
+    def ratio(self, before: float, after: float, replicas: Replicas, like: Tensor) -> float:
         """ρ, the decrease of the loss divided by the decrease that was promised."""
         promised = self.slopes.promise(self.shrink)
-        fallen = self.unit * ranks.sum(before - after, like)
+        fallen = self.unit * replicas.sum(before - after, like)
         return fallen / promised if promised else 1.0  # nothing promised, nothing broken
+
+
+def slow_momentum(
+    groups: Sequence[Mapping[str, Any]], before: Sequence[float], states: Mapping[Tensor, Mapping[str, Tensor]]
+) -> None:
+    """Where the learning rate has risen, shrink the momentum: `kl_clip` bounded it at the rate of `before`."""
+    for group, rate in zip(groups, before, strict=False):  # a group may be new
+        momenta = [states[p]["momentum"] for p in group["params"] if "momentum" in states.get(p, {})]
+        if momenta and group["lr"] > rate:
+            torch._foreach_mul_(momenta, rate / float(group["lr"]))
 
 
 def move(

@@ -11,14 +11,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.optim.layer import Layer, Parts, Passes
+from torchtangent.optim.layer import Layer, Parts, PerSample
 
 LARGEST = 1024  # parameters of an exact block: its decomposition costs about as much as that of a wide layer's factor
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Vector(Layer):
+class VectorLayer(Layer):
     """A = E[JᵀJ] and B = 1, where J has all parameters of a layer side by side or, if `apart`, those of each channel.
 
     A is the whole block: nothing is approximated, except that `apart` neglects correlations between channels.
@@ -32,7 +32,7 @@ class Vector(Layer):
     apart: bool
 
     @classmethod
-    def of(cls, shapes: Mapping[str, torch.Size]) -> Vector:
+    def of(cls, shapes: Mapping[str, torch.Size]) -> VectorLayer:
         """One block if it is small enough, else one per channel."""
         return cls(shapes, sum(shape.numel() for shape in shapes.values()) > LARGEST)
 
@@ -44,27 +44,27 @@ class Vector(Layer):
         return "single"  # there is only one factor to damp
 
     def moments(
-        self, passes: Passes, n: int, share: float, scale: float | Tensor, *, by_rows: bool
+        self, per_sample: PerSample, n: int, share: float, scale: float | Tensor, *, by_rows: bool
     ) -> tuple[Float[Tensor, "G 1 1"], Float[Tensor, "G _ J"]]:
-        J = self._jacobian(passes)
+        J = self._jacobian(per_sample)
         few = by_rows and J.shape[1] <= J.shape[2] // 2
         A = J * (scale / math.sqrt(n)) if few else J.mT @ J * (scale**2 / n)
         return torch.full_like(A[:, :1, :1], share), A
 
     def rotate(
-        self, parts: Parts, left: Float[Tensor, "G 1 1"], right: Float[Tensor, "G J J"], passes: Passes = ()
+        self, parts: Parts, left: Float[Tensor, "G 1 1"], right: Float[Tensor, "G J J"], per_sample: PerSample = ()
     ) -> Float[Tensor, "G 1 J"]:
         return self._join(parts) @ right
 
     def project(
         self,
         mean: Parts,
-        passes: Passes,
+        per_sample: PerSample,
         left: Float[Tensor, "G 1 1"],
         right: Float[Tensor, "G J J"],
         scale: float | Tensor,
     ) -> tuple[Float[Tensor, "G 1 J"], Float[Tensor, "G 1 J"]]:
-        squares = (self._jacobian(passes) @ right * scale).square_().sum(1, keepdim=True)
+        squares = (self._jacobian(per_sample) @ right * scale).square_().sum(1, keepdim=True)
         return self.rotate(mean, left, right), squares
 
     def back(
@@ -77,7 +77,7 @@ class Vector(Layer):
         return {name: piece.contiguous().view(shape) for (name, shape), piece in named}
 
     def multiply(
-        self, parts: Parts, left: Float[Tensor, "G 1 1"], right: Float[Tensor, "G J J"], passes: Passes = ()
+        self, parts: Parts, left: Float[Tensor, "G 1 1"], right: Float[Tensor, "G J J"], per_sample: PerSample = ()
     ) -> dict[str, Tensor]:
         return self.back(self._join(parts), left, right)
 
@@ -106,10 +106,10 @@ class Vector(Layer):
             return torch.stack(columns, -1).movedim(-2, 0)
         return torch.cat(columns, -1).unsqueeze(0)
 
-    def _jacobian(self, passes: Passes) -> Float[Tensor, "G N J"]:
+    def _jacobian(self, per_sample: PerSample) -> Float[Tensor, "G N J"]:
         """The per-sample gradients of all backward passes."""
         found = []
-        for seen in passes:
+        for seen in per_sample:
             here = [seen[name] for name in self.names if name in seen]
             if here:
                 like = here[0].d.new_zeros(here[0].samples, 1)

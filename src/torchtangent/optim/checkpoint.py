@@ -19,7 +19,7 @@ def options_of(settings: Settings, method: Method, adaptive: Adaptive | None) ->
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class Checkpoint:
     """How far an optimizer has come, as plain values. What has a default may be missing from older states.
 
     Attributes:
@@ -47,7 +47,7 @@ class Progress:
     blocks: dict[str, list[str]]
 
     @classmethod
-    def of(cls, state_dict: Mapping[str, Any], kind: str, options: Mapping[str, Any]) -> Progress:
+    def of(cls, state_dict: Mapping[str, Any], kind: str, options: Mapping[str, Any]) -> Checkpoint:
         """The progress in a saved state, which must be that of the same kind of optimizer with the same options."""
         found = state_dict.get("progress", {})
         if found.get("kind") != kind:

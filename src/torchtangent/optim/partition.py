@@ -14,17 +14,17 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torchtangent.jacobians.factors import LayerJacobian, merge
 from torchtangent.jacobians.rules import RULES, NoRule
 from torchtangent.optim.attention import MATRICES, projection_of
-from torchtangent.optim.channels import Channels
+from torchtangent.optim.channels import ChannelsLayer
 from torchtangent.optim.layer import Layer, Weight
-from torchtangent.optim.matrix import Matrix
+from torchtangent.optim.matrix import MatrixLayer
 from torchtangent.optim.recorded import Batch
-from torchtangent.optim.vector import Vector
+from torchtangent.optim.vector import VectorLayer
 
 RESTS = ("block", "diagonal", "plain")
 
 
 @dataclass(eq=False)
-class Plan:
+class Partition:
     """Which parameters get a block, which a diagonal, and which are `unseen`: each is in exactly one of the three.
 
     Attributes:
@@ -50,9 +50,9 @@ class Plan:
     shapes: dict[str, torch.Size] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: nn.Module, names: Mapping[int, str], *, sua: bool, rest: str) -> Plan:
-        """The plan for some parameters of a model; `names` maps their ids to their names."""
-        plan = cls(plain=rest == "plain")
+    def of(cls, model: nn.Module, names: Mapping[int, str], *, sua: bool, rest: str) -> Partition:
+        """The partition for some parameters of a model; `names` maps their ids to their names."""
+        partition = cls(plain=rest == "plain")
         places: Counter[str] = Counter()
         owner: dict[str, nn.Module] = {}
         for path, module in model.named_modules():
@@ -61,23 +61,23 @@ class Plan:
                     continue
                 name = names[id(p)]
                 places[name] += 1
-                plan.shapes[name] = p.shape
+                partition.shapes[name] = p.shape
                 owner.setdefault(name, module)
                 if place := _place(model, path, attribute):
-                    plan.modules[place[0]] = model.get_submodule(place[0])
-                    plan.homes.setdefault(name, []).append(place)
+                    partition.modules[place[0]] = model.get_submodule(place[0])
+                    partition.homes.setdefault(name, []).append(place)
         for name, module in owner.items():
-            home = plan.homes.get(name, [])
+            home = partition.homes.get(name, [])
             if len(home) != places[name]:
-                plan.ruleless[name] = _kind(module)
-                plan.unseen[name] = f"no rule for {plan.ruleless[name]}"
+                partition.ruleless[name] = _kind(module)
+                partition.unseen[name] = f"no rule for {partition.ruleless[name]}"
             elif (kind := home[0][1]) in MATRICES or (kind == "weight" and isinstance(module, nn.Linear | _ConvNd)):
                 bias = names.get(id(module._parameters.get("in_proj_bias" if kind == "in_proj_weight" else "bias")))
                 joint = bias is not None and places[name] == places[bias] == 1
-                plan.layers.append(_linear(module, plan.shapes[name], name, bias if joint else None, sua=sua))
-        plan._add_rest(owner, places, rest)
-        plan._forget_unused()
-        return plan
+                partition.layers.append(_linear(module, partition.shapes[name], name, bias if joint else None, sua=sua))
+        partition._add_rest(owner, places, rest)
+        partition._forget_unused()
+        return partition
 
     def demote(self, name: str, why: str) -> None:
         """Treat a parameter, and all that share its block, as unseen from now on."""
@@ -89,7 +89,7 @@ class Plan:
         self._forget_unused()
 
     def keep_unseen(self, unseen: Mapping[str, str]) -> None:
-        """Demote the parameters that another plan had demoted."""
+        """Demote the parameters that another partition had demoted."""
         for name, why in unseen.items():
             if name in self.homes:
                 self.demote(name, why)
@@ -150,7 +150,7 @@ class Plan:
                 self.diagonal.append(name)
             else:
                 blocks.setdefault(name if places[name] > 1 else id(module), []).append(name)
-        self.layers += [Vector.of({name: self.shapes[name] for name in names}) for names in blocks.values()]
+        self.layers += [VectorLayer.of({name: self.shapes[name] for name in names}) for names in blocks.values()]
 
     def _forget_unused(self) -> None:
         """Drop the layers that hold none of the parameters to be recorded: they need no hooks."""
@@ -168,8 +168,8 @@ def _linear(module: nn.Module, shape: torch.Size, name: str, bias: str | None, *
     weight = Weight.of(module, shape, name, bias)
     taps = shape[2:].numel()
     if sua and taps > 1 and not isinstance(module, _ConvTransposeNd):
-        return Channels(weight, taps)
-    return Matrix(weight)
+        return ChannelsLayer(weight, taps)
+    return MatrixLayer(weight)
 
 
 def _place(model: nn.Module, path: str, attribute: str) -> tuple[str, str] | None:

@@ -27,6 +27,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from torchtangent.kernel.matrix import Matrix
+from torchtangent.operators.recorded import Recorded
 
 _ROWS = 2048  # of the kernel at a time: enough for fast products
 _BYTES = 1 << 30  # the most that these rows may take
@@ -37,7 +38,7 @@ Gradient = Callable[[Float[Tensor, "rows K"], Int[Tensor, " N"]], Float[Tensor, 
 
 @final
 @dataclass(frozen=True)
-class Rule:
+class UpdateRule:
     """The update rule of torch.optim.SGD, with dampening 0."""
 
     momentum: float
@@ -69,7 +70,7 @@ class Rule:
         return before, now
 
 
-class Path:
+class Trajectory:
     """The current c and Kc, which `follow` moves along.
 
     Args:
@@ -84,7 +85,7 @@ class Path:
     def __init__(
         self,
         K: Matrix,
-        rule: Rule,
+        rule: UpdateRule,
         f0: Float[Tensor, "rows _"],
         J0: Float[Tensor, "rows _"],
         outputs: int,
@@ -159,7 +160,7 @@ class Path:
         before: Float[Tensor, "m _"],
         after: Float[Tensor, "order _"],
     ) -> None:
-        """Take one step per batch, whose sizes are given, with the weights of `Rule.unroll`; `before` ends with a.
+        """Take one step per batch of these sizes, with the weights of `UpdateRule.unroll`; `before` ends with a.
 
         Everything that changes from chunk to chunk is in tensors, so that a GPU can replay it.
         """
@@ -217,28 +218,3 @@ class Path:
         if self._K.device.type != "cuda":
             return t.to(self._K.device)
         return t.pin_memory().to(self._K.device, non_blocking=True)
-
-
-class Recorded:
-    """Runs a function of tensors that returns nothing on a GPU: directly the first time, as a CUDA graph from then on.
-
-    A step on few targets takes less time than launching its kernels one by one. The function must be the same every
-    time; it is not kept, as it may refer to what refers to this object.
-    """
-
-    def __init__(self) -> None:
-        self._calls, self._graph = 0, torch.cuda.CUDAGraph()
-        self._given: list[Tensor] = []
-
-    def __call__(self, function: Callable[..., None], given: Sequence[Tensor]) -> None:
-        self._calls += 1
-        if self._calls == 1:
-            return function(*given)
-        if self._calls == 2:
-            self._given = [t.clone() for t in given]
-            with torch.cuda.graph(self._graph):
-                function(*self._given)
-        for mine, t in zip(self._given, given, strict=True):
-            mine.copy_(t)
-        self._graph.replay()
-        return None

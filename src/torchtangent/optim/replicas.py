@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from torchtangent.notice import warn
 from torchtangent.optim.decompose import side_by_side
 
+Number = TypeVar("Number", int, float)
 
-class Ranks:
-    """The processes that train one model together.
+
+class Replicas:
+    """The processes (ranks) that train one model together.
 
     Args:
         model: The model as the training loop calls it. If it is a `DistributedDataParallel`, compiled or not, its
@@ -43,17 +45,9 @@ class Ranks:
             dist.all_reduce(t, group=self.group)
         return t
 
-    def count(self, n: int, like: Tensor) -> int:
-        """The sum of an integer over all ranks."""
-        if self.size == 1:
-            return n
-        return int(self.total(torch.tensor(n, device=like.device)))
-
-    def sum(self, number: float, like: Tensor) -> float:
-        """The sum of a number over all ranks."""
-        if self.size == 1:
-            return number
-        return float(self.total(torch.tensor(number, device=like.device)))
+    def sum(self, number: Number, like: Tensor) -> Number:
+        """The sum of a number over all ranks; it travels on the device of `like`."""
+        return number if self.size == 1 else type(number)(self.total(torch.tensor(number, device=like.device)))
 
     def divide(
         self, tasks: Mapping[str, Callable[[], dict[str, Tensor]]], like: Mapping[str, Tensor]
