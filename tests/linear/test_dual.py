@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torchtangent as tt
-from torchtangent.kernel import progress
+from torchtangent import progress
 from torchtangent.linear import dual, trajectory
 from torchtangent.operators import LowRankOperator
 
