@@ -371,8 +371,11 @@ def test_in_blocks_of_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     np.save(tmp_path / "K.npy", K.numpy())
     disk = np.load(tmp_path / "K.npy", mmap_mode="r")
     monkeypatch.setattr(similarity, "_BLOCK_BYTES", 7 * 3 * N * 8)
-    sizes = [len(index) for index in similarity._blocks(similarity.as_matrix(disk))]
-    assert sizes == [7] * 10 + [2]
+    monkeypatch.setattr(similarity, "_CACHED_BYTES", 4 * 3 * N * 8)
+    blocks = list(similarity._blocks(similarity.as_matrix(disk)))
+    assert [len(rows) for _, rows in blocks] == [4, 3] * 10 + [2]
+    assert_close(torch.cat([rows for _, rows in blocks]), tt.flatten(K))
+    assert torch.equal(torch.cat([index for index, _ in blocks]), torch.arange(3 * N))
     assert_close(alignment.cka(disk, y), whole[0])
     assert_close(alignment.kernels(disk, 1 + K), whole[1])
 

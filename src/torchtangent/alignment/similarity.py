@@ -17,7 +17,8 @@ from torchtangent.notice import check_choice, warn
 from torchtangent.operators.scale import scale_of
 from torchtangent.spectrum.checks import check_numbers, check_symmetric
 
-_BLOCK_BYTES = 64 << 20  # of rows at a time
+_BLOCK_BYTES = 64 << 20  # of rows that are read at a time
+_CACHED_BYTES = 2 << 20  # of rows that a CPU computes with at a time
 NOISE = 1  # roundings of K: a centred K that is smaller is only rounding (which was measured to be a third of that)
 _CENTERINGS = ("class", "plain")
 
@@ -51,11 +52,10 @@ def kernels(K1: Any, K2: Any) -> Any:
         raise ValueError(f"K1 {tuple(K1.shape)} and K2 {tuple(K2.shape)} are kernels of different sizes.")
     sums = torch.zeros(3, dtype=torch.float64, device=A.device)
     scales: list[Tensor] = []
-    for index in _blocks(A):
-        a, b = A.rows(index).double(), B.rows(index).double()
+    for (_, a), (_, b) in zip(_blocks(A), _blocks(B), strict=True):
         scales = scales or [scale_of(a), scale_of(b)]
-        a, b = a / scales[0], b / scales[1]
-        sums += torch.stack([(a * b).sum(), a.square().sum(), b.square().sum()])
+        a, b = (a / scales[0]).flatten(), (b / scales[1]).flatten()
+        sums += torch.stack([a.dot(b), a.dot(a), b.dot(b)])
     return _ratio(sums[0], sums[1].sqrt() * sums[2].sqrt()).to(torch.promote_types(A.dtype, B.dtype))
 
 
@@ -114,11 +114,11 @@ def _centred_norm(
     """
     right = KB.T - (B.T @ KB) @ B.T
     sums = torch.zeros(2, dtype=torch.float64, device=K.device)
-    for index in _blocks(K):
-        rows = K.rows(index).double() / scale
+    for index, rows in _blocks(K):
+        rows = rows / scale
         check_symmetric(rows[:, index], K.dtype)
-        centred = rows - KB[index] @ B.T - B[index] @ right
-        sums += torch.stack([centred.square().sum(), rows.square().sum()])
+        centred = (rows - KB[index] @ B.T).addmm_(B[index], right, alpha=-1)
+        sums += torch.stack([torch.linalg.vector_norm(t).square() for t in (centred, rows)])
     size, whole = sums.sqrt()
     if bool(size > NOISE * torch.finfo(K.dtype).eps * whole):
         return size
@@ -130,10 +130,13 @@ def _centred_norm(
     return size * 0
 
 
-def _blocks(K: Matrix) -> Iterator[Int[Tensor, " R"]]:
-    """The indices of the rows, a few at a time."""
-    step = max(1, _BLOCK_BYTES // (8 * K.shape[1]))
-    yield from torch.arange(K.shape[0], device=K.device).split(step)
+def _blocks(K: Matrix) -> Iterator[tuple[Int[Tensor, " R"], Float[Tensor, "R N"]]]:
+    """The rows in float64, a few at a time, with their indices."""
+    most, few = (max(1, size // (8 * K.shape[1])) for size in (_BLOCK_BYTES, _CACHED_BYTES))
+    few = few if K.device.type == "cpu" else most
+    for index in torch.arange(K.shape[0], device=K.device).split(most):
+        for part, rows in zip(index.split(few), K.rows(index).split(few), strict=True):
+            yield part, rows.double()
 
 
 def _ratio(inner: Float[Tensor, ""], sizes: Float[Tensor, ""]) -> Float[Tensor, ""]:

@@ -18,6 +18,7 @@ from torchtangent.operators.autocast import without_autocast
 from torchtangent.operators.product import product
 
 _BLOCK_BYTES = 256 << 20  # size of the blocks of rows in which a matrix is moved
+_CACHED_BYTES = 2 << 20  # of those in which a CPU converts one to float64
 _COLUMNS = 256  # columns of the identity multiplied at a time
 
 
@@ -122,7 +123,7 @@ class _Resident(Matrix):
         return product(self._K, V)
 
     def times(self, V: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
-        step = max(1, _BLOCK_BYTES // (8 * self.shape[1]))
+        step = max(1, (_CACHED_BYTES if self.device.type == "cpu" else _BLOCK_BYTES) // (8 * self.shape[1]))
         return torch.cat([block.double() @ V.double() for block in self._K.split(step)])
 
     def rows(self, index: Int[Tensor, " R"]) -> Float[Tensor, "R N"]:

@@ -15,7 +15,7 @@ from torchtangent.kernel.sketch import Features
 from torchtangent.kernel.targets import numbers
 from torchtangent.operators import Operator
 from torchtangent.spectrum.checks import check_numbers, check_symmetric, resolved
-from torchtangent.spectrum.leading import top
+from torchtangent.spectrum.leading import DENSE_LIMIT, top
 
 _BLOCK = 256  # rows at a time
 _NO_ENTROPY = (
@@ -52,7 +52,7 @@ def effective_rank(K: Tensor | np.ndarray | Operator | Any) -> Float[Tensor, ""]
 def trace_ratio(K: Tensor | np.ndarray | Operator | Any, k: int | Sequence[int]) -> Float[Tensor, "*k"]:
     """T_k = Σ_{j≤k} λ_j / Σ_j λ_j: the fraction of the trace in the k largest eigenvalues.
 
-    Only these eigenvalues and the diagonal of K are computed.
+    Of a large K, only these eigenvalues and the diagonal are computed.
 
     Args:
         K: A kernel (N, N) or (N, N, C, C), as a tensor, an array (also on disk), features or an operator; or the vector
@@ -75,7 +75,9 @@ def trace_ratio(K: Tensor | np.ndarray | Operator | Any, k: int | Sequence[int])
         values = source.to(torch.promote_types(source.dtype, torch.float32)).sort(descending=True).values
         total = values.sum()
     else:
-        values, total = top(source, int(counts.max())).values, source.diagonal().sum()
+        most, total = int(counts.max()), source.diagonal().sum()
+        small = isinstance(K, Tensor | np.ndarray) and source.shape[0] <= DENSE_LIMIT
+        values = _eigenvalues(K)[0].flip(0).to(source.dtype) if small else top(source, most).values
     if not float(total) > 0:
         raise ValueError(f"The trace of K is {float(total):.1e}: there is nothing to divide among the eigenvalues.")
     return values.cumsum(0)[counts - 1] / total
