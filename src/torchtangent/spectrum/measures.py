@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,8 @@ from torchtangent.operators import Operator
 from torchtangent.spectrum.checks import check_numbers, check_symmetric, resolved
 from torchtangent.spectrum.leading import DENSE_LIMIT, top
 
-_BLOCK = 256  # rows at a time
+_TILE = 256  # rows and columns of a kernel that are compared at a time
+_BLOCK_BYTES = {False: 2 << 20, True: 256 << 20}  # of rows in float64 at a time, on a CPU and on a GPU
 _NO_ENTROPY = (
     ", or little is left of it but rounding (then a kernel of a float64 model will do), and μ log μ of a negative μ is "
     "not defined."
@@ -108,17 +109,37 @@ def center(K: Float[Tensor, "..."] | np.ndarray) -> Float[Tensor, "..."]:
         )
     if K.dim() not in (2, 4) or K.shape[0] != K.shape[1]:
         raise ValueError(f"center takes a kernel (N, N) or (N, N, C, C) of one set of points, got {tuple(K.shape)}.")
-    rows, columns = K.mean(1, keepdim=True, dtype=torch.float64), K.mean(0, keepdim=True, dtype=torch.float64)
+    rows = _row_means(K)
     check_numbers(rows)
-    if all(torch.equal(a, b) for a, b in zip(K.split(_BLOCK), _flipped(K).split(_BLOCK), strict=True)):
-        # The same bits as the rows, so that the result is symmetric; the derivative stays that of the columns.
+    symmetric = _is_symmetric(K)
+    columns = _flipped(rows if symmetric and not K.requires_grad else _row_means(_flipped(K)))
+    if (
+        symmetric
+    ):  # the same bits as the rows, so that the result is symmetric; the derivative stays that of the columns
         columns = _flipped(rows).detach() + (columns - columns.detach())
     whole = rows.mean(0, keepdim=True)
     found = torch.empty_like(K, dtype=torch.promote_types(K.dtype, torch.float32))
-    for i in range(0, len(K), _BLOCK):
-        here = slice(i, i + _BLOCK)
+    for here in _few_rows(K):
         found[here] = K[here] - (rows[here] + columns - whole)  # float64: the result may be far smaller than the means
     return found
+
+
+def _row_means(K: Float[Tensor, "N M *C"]) -> Float[Tensor, "N 1 *C"]:
+    return torch.cat([K[here].mean(1, keepdim=True, dtype=torch.float64) for here in _few_rows(K)])
+
+
+def _is_symmetric(K: Float[Tensor, "N N *C"]) -> bool:
+    """Whether K equals its transpose bit by bit; by tiles, as a transpose is read column by column."""
+    starts = range(0, len(K), _TILE)
+    tiles = ((slice(i, i + _TILE), slice(j, j + _TILE)) for i in starts for j in starts if j <= i)
+    return all(torch.equal(K[i, j], _flipped(K[j, i])) for i, j in tiles)
+
+
+def _few_rows(K: Tensor) -> Iterator[slice]:
+    """Slices of so few rows that their float64 copies stay in a CPU's cache."""
+    step = max(1, _BLOCK_BYTES[K.is_cuda] // (8 * K[0].numel()))
+    for i in range(0, len(K), step):
+        yield slice(i, i + step)
 
 
 def _flipped(K: Tensor) -> Tensor:
