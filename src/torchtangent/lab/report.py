@@ -13,18 +13,17 @@ from typing import cast
 import jinja2
 from markupsafe import Markup, escape
 
-from torchtangent.lab import style
-from torchtangent.lab.claims import VERDICTS, Verdict, count, digits, show
+from torchtangent.lab import recipes, style
+from torchtangent.lab.claims import UNTESTED, VERDICTS, Verdict, count, digits, short, show
 from torchtangent.lab.judging import Key, part_keys, verdicts
 from torchtangent.lab.ledger import LARGEST_FIRST, Line, Standing, count_reasons, stand, summarize
-from torchtangent.lab.recipes import called, registry
 from torchtangent.lab.results import Record, Run, elapsed, find_runs, replace_file
 from torchtangent.lab.rules import number
 from torchtangent.lab.study import Aim, Entry, Scale, Study, plain
 from torchtangent.lab.view import View, distinct, views
 
-MARKS: dict[Verdict, str] = {"held": "✓", "did not hold": "✗", "not tested at this scale": "○"}
-SLUGS: dict[Verdict, str] = {"held": "held", "did not hold": "failed", "not tested at this scale": "untested"}
+MARKS: dict[Verdict, str] = {"held": "✓", "did not hold": "✗", UNTESTED: "○"}
+SLUGS: dict[Verdict, str] = {"held": "held", "did not hold": "failed", UNTESTED: "untested"}
 
 
 @dataclass(frozen=True)
@@ -131,11 +130,11 @@ def build(roots: Sequence[Path], told: Callable[[Study], object] = lambda study:
     Raises:
         FileNotFoundError: There is none.
     """
-    runs = [run for root in roots for run in find_runs(root) if run.study in registry()]
+    runs = [run for root in roots for run in find_runs(root) if run.study in recipes.registry()]
     if not runs:
         raise FileNotFoundError(f"no results in {', '.join(map(str, roots))}: run `torchtangent reproduce` first")
     chapters = {}
-    for key, study in registry().items():
+    for key, study in recipes.registry().items():
         if mine := _chosen(run for run in runs if run.study == key):
             told(study)
             chapters[key] = _chapter(study, mine)
@@ -147,10 +146,10 @@ def build(roots: Sequence[Path], told: Callable[[Study], object] = lambda study:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update(show=show, seconds=show_seconds, number=number, tally=count, maths=maths, plain=plain)
-    environment.filters.update(short=_short, day=_day, hashed=_hashed, called=called)
+    environment.filters.update(short=short, day=_day, hashed=_hashed, called=recipes.called)
     page = environment.get_template("report.html").render(
         chapters=chapters,
-        absent=[key for key in registry() if key not in chapters],
+        absent=[key for key in recipes.registry() if key not in chapters],
         lines=summarize({key: chapter.line.standings for key, chapter in chapters.items()}),
         verdicts=VERDICTS,
         marks=MARKS,
@@ -164,11 +163,6 @@ def write(roots: Sequence[Path], out: Path, told: Callable[[Study], object] = la
     """Build the page and write it, in the place of the one that is there."""
     page = build(roots, told).encode()
     replace_file(out, lambda file: file.write(page))
-
-
-def _short(verdict: Verdict) -> str:
-    """A verdict over all scales."""
-    return verdict.removesuffix(" at this scale")
 
 
 def _day(finished: str) -> str:
