@@ -17,10 +17,10 @@ from torchtangent.lab import recipes, style
 from torchtangent.lab.claims import UNTESTED, VERDICTS, Verdict, count, digits, short, show
 from torchtangent.lab.judging import Key, part_keys, verdicts
 from torchtangent.lab.ledger import LARGEST_FIRST, Line, Standing, count_reasons, stand, summarize
-from torchtangent.lab.results import Record, Run, elapsed, find_runs, replace_file
+from torchtangent.lab.results import Run, elapsed, find_runs, replace_file
 from torchtangent.lab.rules import number
 from torchtangent.lab.study import Aim, Entry, Scale, Study, plain
-from torchtangent.lab.view import View, distinct, views
+from torchtangent.lab.view import Making, View, views
 
 MARKS: dict[Verdict, str] = {"held": "✓", "did not hold": "✗", UNTESTED: "○"}
 SLUGS: dict[Verdict, str] = {"held": "held", "did not hold": "failed", UNTESTED: "untested"}
@@ -44,20 +44,12 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Making:
-    """How a study's arrays at one scale were made; `earlier` names the parts made by another version of their code."""
+class AtScale:
+    """A study at one scale: how all its arrays were made, and how long that should have taken."""
 
     scale: str
-    records: Sequence[Record]
-    earlier: Sequence[str]
+    made: Making
     aims: Sequence[tuple[Aim, float, bool]]  # the aim, the seconds there are, whether all its parts are there
-    provenance: Mapping[str, str]
-    data: Mapping[str, str]
-
-    @property
-    def seconds(self) -> float:
-        """How long all parts took together."""
-        return elapsed(self.records)
 
 
 @dataclass(frozen=True)
@@ -67,28 +59,17 @@ class Chapter:
     study: Study
     line: Line
     sections: Sequence[Section]
-    makings: Sequence[Making]
-
-    @property
-    def scales(self) -> list[str]:
-        """Where it was run."""
-        return [making.scale for making in self.makings]
+    scales: Sequence[AtScale]
 
 
-def _making(study: Study, run: Run, keys: Mapping[str, Key]) -> Making:
-    records = [record for part in study.parts if (record := run.record(part.name))]
-    there = {record.part: record for record in records}
-    aims = [aim for aim in study.aims if aim.scale == run.scale]
-    return Making(
-        scale=run.scale,
-        records=records,
-        earlier=[record.part for record in records if record.code != keys[record.part].code],
-        aims=[
-            (aim, elapsed([there[p] for p in aim.parts if p in there]), set(aim.parts) <= set(there)) for aim in aims
-        ],
-        provenance=distinct(record.provenance for record in records),
-        data={name: value for record in records for name, value in record.data.items()},
-    )
+def _at_scale(study: Study, run: Run, keys: Mapping[str, Key]) -> AtScale:
+    there = {part.name: record for part in study.parts if (record := run.record(part.name))}
+    aims = [
+        (aim, elapsed([there[part] for part in aim.parts if part in there]), set(aim.parts) <= set(there))
+        for aim in study.aims
+        if aim.scale == run.scale
+    ]
+    return AtScale(run.scale, Making.of(there.values(), keys), aims)
 
 
 def _chapter(study: Study, runs: Sequence[Run]) -> Chapter:
@@ -103,8 +84,8 @@ def _chapter(study: Study, runs: Sequence[Run]) -> Chapter:
     for entry in study.entries:
         mine = [standing for standing in standings if standing.claim.id == entry.id]
         sections.append(Section(entry, f"{study.key}-{entry.slug}", mine, drawn[entry.id]))
-    makings = [_making(study, run, keys[run]) for run in runs]
-    return Chapter(study, Line(study.key, standings), sections, makings)
+    scales = [_at_scale(study, run, keys[run]) for run in runs]
+    return Chapter(study, Line(study.key, standings), sections, scales)
 
 
 def _chosen(runs: Iterable[Run]) -> list[Run]:
