@@ -16,8 +16,7 @@ import pytest
 from lab_toy import toy_study
 from typer.testing import CliRunner
 
-from torchtangent.lab import cli, ledger
-from torchtangent.lab import report as page_maker
+from torchtangent.lab import cli, ledger, recipes, results
 from torchtangent.lab.claims import Finding
 from torchtangent.lab.recipes import registry
 from torchtangent.lab.runner import Context
@@ -32,7 +31,7 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "registry", lambda: {"toy2000": toy_study()})
+    monkeypatch.setattr(recipes, "registry", lambda: {"toy2000": toy_study()})
 
 
 def test_the_versions(runner: CliRunner) -> None:
@@ -113,11 +112,11 @@ def test_judge_writes_the_verdicts_again(runner: CliRunner, tmp_path: Path) -> N
 
 
 def test_committed_verdicts_are_those_of_the_committed_arrays(runner: CliRunner, tmp_path: Path) -> None:
-    results = Path(__file__).parents[2] / "results"
-    shutil.copytree(results, tmp_path / "results")
+    committed = Path(__file__).parents[2] / "results"
+    shutil.copytree(committed, tmp_path / "results")
     assert runner.invoke(cli.app, ["judge", str(tmp_path / "results")]).exit_code == 0
-    for path in sorted(results.rglob("claims.json")):
-        pair = (path, tmp_path / "results" / path.relative_to(results))
+    for path in sorted(committed.rglob("claims.json")):
+        pair = (path, tmp_path / "results" / path.relative_to(committed))
         for then, now in zip(*([Finding.from_json(f) for f in json.loads(p.read_text())] for p in pair), strict=True):
             assert replace(now, measured=None) == replace(then, measured=None)
             if then.measured is None:
@@ -133,13 +132,13 @@ def test_reproduce_all_then_claims(runner: CliRunner, tmp_path: Path) -> None:
     table = runner.invoke(cli.app, ["claims", "toy2000", "--runs", str(tmp_path)])
     assert "There are five." in table.output
     assert "not tested (needs the paper scale)" in table.output
-    assert "1 held, 1 did not hold, 1 not tested at this scale" in table.output
+    assert "1 held, 1 did not hold, 1 not tested" in table.output
     listed = json.loads(runner.invoke(cli.app, ["claims", "toy2000", "--runs", str(tmp_path), "--json"]).output)
     assert [claim["verdict"] for claim in listed] == ["held", "did not hold", "not tested at this scale"]
     few = runner.invoke(cli.app, ["claims", "toy2000", "--runs", str(tmp_path), "--not-held"]).output
     assert few.count("published") == 1
     assert "smoke scale  did not hold" in few
-    assert "1 held, 1 did not hold, 1 not tested at this scale" in few
+    assert "1 held, 1 did not hold, 1 not tested" in few
 
 
 @pytest.mark.usefixtures("toy")
@@ -153,9 +152,9 @@ def test_claims_without_a_run_are_not_tested(runner: CliRunner, tmp_path: Path) 
 def test_claims_of_all_studies_are_counted(runner: CliRunner, tmp_path: Path) -> None:
     runner.invoke(cli.app, ["reproduce", "--all", "--out", str(tmp_path)])
     result = runner.invoke(cli.app, ["claims", "--runs", str(tmp_path)])
-    header, row = result.output.splitlines()[:2]
-    assert re.split(r"\s{2,}", header.strip()) == list(ledger.COLUMNS)
-    assert re.split(r"\s{2,}", row.strip()) == ["toy2000", "3", "1", "1", "1", "0", "needs the paper scale: 1"]
+    cells = [re.split(r"\s{2,}", line.strip()) for line in result.output.splitlines()]
+    assert cells[:2] == [list(ledger.COLUMNS[:-1]), ["toy2000", "3", "1", "1", "1", "0"]]
+    assert cells[3:5] == [["study", "why not tested"], ["toy2000", "needs the paper scale: 1"]]
     other = runner.invoke(cli.app, ["claims", "--runs", str(tmp_path), "--scale", "paper"])
     assert re.split(r"\s{2,}", other.output.splitlines()[1].strip())[1:5] == ["3", "0", "0", "3"]
 
@@ -210,7 +209,7 @@ def test_a_failing_part_is_exit_code_1(runner: CliRunner, tmp_path: Path, monkey
     def broken(context: Context) -> dict[str, float]:
         raise ArithmeticError("no sum today")
 
-    monkeypatch.setattr(cli, "registry", lambda: {"toy2000": toy_study(total=broken)})
+    monkeypatch.setattr(recipes, "registry", lambda: {"toy2000": toy_study(total=broken)})
     result = runner.invoke(cli.app, ["reproduce", "toy2000", "--out", str(tmp_path)])
     assert result.exit_code == 1
     assert "no sum today" in result.output
@@ -226,15 +225,18 @@ def test_a_failing_part_is_exit_code_1(runner: CliRunner, tmp_path: Path, monkey
         (["reproduce", "george2023", "--scale", "huge"], "smoke"),
         (["reproduce", "george2023", "--device", "bogus"], "--device bogus"),
         (["claims", "--into", "README.md"], "--markdown"),
-        (["claims", "--runs", "nope"], "'nope' does not exist"),
-        (["judge", "nope"], "'nope' does not exist"),
-        (["report", "nope"], "'nope' does not exist"),
+        (["claims", "--runs", "nope"], "there is no folder nope"),
+        (["judge", "nope"], "there is no folder nope"),
+        (["report", "nope"], "there is no folder nope"),
+        (["judge", "george2018"], "such as runs/george2018"),
+        (["judge", "mine.py"], "say --recipe mine.py"),
+        (["report", __file__], f"say --recipe {__file__}"),
     ],
 )
 def test_a_wrong_command_is_exit_code_2(runner: CliRunner, arguments: list[str], message: str) -> None:
     result = runner.invoke(cli.app, arguments)
     assert result.exit_code == 2
-    assert message in result.output
+    assert message in " ".join(result.output.replace("│", " ").split())
 
 
 def test_missing_data_says_which_file_belongs_where(runner: CliRunner, tmp_path: Path) -> None:
@@ -255,7 +257,7 @@ def test_missing_data_are_said_once(runner: CliRunner, tmp_path: Path, monkeypat
     entries = (replace(study.entries[0], parts=("numbers", "more")), study.entries[1])
     config = {"numbers": {}, "more": {}, "total": {}}
     study = replace(study, parts=parts, entries=entries, configuration=lambda scale: config)
-    monkeypatch.setattr(cli, "registry", lambda: {"toy2000": study})
+    monkeypatch.setattr(recipes, "registry", lambda: {"toy2000": study})
     result = runner.invoke(cli.app, ["reproduce", "toy2000", "--scale", "paper", "--out", str(tmp_path)])
     words = " ".join(result.output.split())
     assert result.exit_code == 1
@@ -272,22 +274,58 @@ def test_an_interrupted_run_says_how_to_go_on(
     def interrupted(context: Context) -> Mapping[str, Any]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "registry", lambda: {"toy2000": toy_study(total=interrupted)})
+    monkeypatch.setattr(recipes, "registry", lambda: {"toy2000": toy_study(total=interrupted)})
     result = runner.invoke(cli.app, ["reproduce", "toy2000", "--out", str(tmp_path)])
     assert result.exit_code == 130
     assert "interrupted; run the same command to resume" in result.output
 
 
 @pytest.mark.parametrize("command", ["report", "judge"])
-def test_a_folder_without_runs_is_exit_code_1(runner: CliRunner, tmp_path: Path, command: str) -> None:
-    result = runner.invoke(cli.app, [command, str(tmp_path)])
-    assert result.exit_code == 1
-    assert "no results in" in result.output
+def test_a_folder_without_runs_is_exit_code_1(
+    runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments in ([command], [command, str(tmp_path)]):
+        result = runner.invoke(cli.app, arguments)
+        assert result.exit_code == 1
+        assert "no results in" in result.output
+        assert "make some with `torchtangent reproduce`" in result.output
+    assert not list(tmp_path.iterdir())  # nothing is left behind
+
+
+@pytest.mark.usefixtures("toy")
+def test_what_cannot_be_written_is_said_without_a_traceback(
+    runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    runner.invoke(cli.app, ["reproduce", "--all", "--out", str(tmp_path / "runs")])
+
+    def refused(path: Path, write: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(results, "replace_file", refused)
+    for arguments, said in (
+        (["reproduce", "--all", "--out", str(tmp_path / "file" / "runs")], "choose another folder with --out"),
+        (["report", str(tmp_path / "runs"), "--out", str(tmp_path / "file" / "a.html")], "another file with --out"),
+        (["judge", str(tmp_path / "runs")], "Permission denied"),
+    ):
+        result = runner.invoke(cli.app, arguments)
+        assert result.exit_code == 1
+        assert said in result.output
+        assert "Traceback" not in result.output
+
+
+@pytest.mark.usefixtures("toy")
+def test_messages_are_not_broken_where_the_terminal_ends(
+    runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    result = runner.invoke(cli.app, ["reproduce", "--all", "--out", str(tmp_path)])
+    assert f"next: torchtangent report {tmp_path} (each" in result.output  # to be copied
 
 
 @pytest.mark.usefixtures("toy")
 def test_report_says_what_it_draws(runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_maker, "registry", lambda: {"toy2000": toy_study()})
     runner.invoke(cli.app, ["reproduce", "--all", "--out", str(tmp_path)])
     result = runner.invoke(cli.app, ["report", str(tmp_path), "--out", str(tmp_path / "index.html")])
     assert result.output.splitlines()[0] == "drawing toy2000 …"

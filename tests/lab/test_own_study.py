@@ -58,7 +58,9 @@ def test_runs_of_an_unknown_study_are_named(runner: CliRunner, tmp_path: Path) -
     del registry()["width"]
     for command in (["report", "--out", str(tmp_path / "index.html")], ["judge"]):
         done = runner.invoke(cli.app, [*command, str(tmp_path)])
+        assert done.exit_code == 1
         assert "no such study is known: width. Name its file with --recipe" in done.output
+        assert "no results" not in done.output
     judged = runner.invoke(cli.app, ["judge", str(tmp_path), "--recipe", str(EXAMPLE)])
     assert "1 claim: 1 held" in judged.output
 
@@ -82,6 +84,7 @@ def test_modules_beside_it_are_found(tmp_path: Path) -> None:
         ("nope.py", None, "there is no file"),
         ("mine.py", "x = 1", "defines no study: it should say STUDY = Study(...)"),
         ("mine.py", "STUDY = 'a string'", "defines no study"),
+        ("mine.py", "raise SystemExit(0)", "mine.py cannot be loaded: SystemExit"),
         ("mine.py", "1 / 0", "mine.py cannot be loaded: ZeroDivisionError: division by zero"),
         ("json.py", "x = 1", "there is another module 'json', which Python finds first: rename json.py"),
     ],

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from lab_toy import toy_study
 
-from torchtangent.lab import report
+from torchtangent.lab import recipes, report
 from torchtangent.lab.claims import show
 from torchtangent.lab.recipes import registry
 from torchtangent.lab.results import Record, elapsed, find_runs, read_json, write_json
@@ -142,7 +142,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Study:
     second = replace(study.entries[1], parts=("numbers", "total"), tables=(table,))
     aim = Aim("paper", 1.5, "Both", ("numbers", "total"))
     study = replace(study, entries=(study.entries[0], second), aims=(aim,))
-    monkeypatch.setattr(report, "registry", lambda: {study.key: study})
+    monkeypatch.setattr(recipes, "registry", lambda: {study.key: study})
     return study
 
 
@@ -176,7 +176,7 @@ def test_the_first_page_counts_verdicts_by_study(toy: Study, tmp_path: Path) -> 
 
 
 def test_an_entry_that_was_not_run_has_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "registry", lambda: {"toy2000": toy_study()})
+    monkeypatch.setattr(recipes, "registry", lambda: {"toy2000": toy_study()})
     reproduce(toy_study(), "smoke", tmp_path, only=["Fig1"])
     page = report.build([tmp_path])
     assert page.count('<article class="entry"') == 1
@@ -207,7 +207,7 @@ def test_the_command_names_what_the_arrays_were_made_with(toy: Study, tmp_path: 
 
 
 def test_words_of_the_page_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "registry", lambda: {"toy2000": toy_study()})
+    monkeypatch.setattr(recipes, "registry", lambda: {"toy2000": toy_study()})
     reproduce(toy_study(), "smoke", tmp_path, only=["Fig1"])
     words = spaced(report.build([tmp_path]))
     assert "TY-Tab1–2 Sum (not run: 1, needs the paper scale: 1) Run one of them with" in words
@@ -219,7 +219,7 @@ def test_indices_are_sorted_in_sentences_other_lists_are_not(tmp_path: Path, mon
     config = {"numbers": {"seed": 0, "count": 5, "indices": [1, 15, 10], "widths": [784, 1000, 30]}, "total": {}}
     first = replace(study.entries[0], setup="On {numbers[indices]} and {numbers[widths]}.")
     study = replace(study, entries=(first, study.entries[1]), configuration=lambda scale: config)
-    monkeypatch.setattr(report, "registry", lambda: {study.key: study})
+    monkeypatch.setattr(recipes, "registry", lambda: {study.key: study})
     reproduce(study, "smoke", tmp_path)
     assert "On 1, 10, 15 and 784, 1000, 30." in spaced(report.build([tmp_path]))
 

@@ -50,3 +50,15 @@ def test_markers_of_one_style_have_it_once() -> None:
     for color in style.SERIES[:2]:
         assert text.count(f"fill: var({style.VARIABLES[color]}, {color})") <= 2  # and where the marker is defined
     assert text.count("<use") >= 200
+
+
+def test_a_legend_is_never_wider_than_its_figure() -> None:
+    for words, columns in (("short", 3), ("some longer words", 2), ("words that would fill a line of their own", 1)):
+        with style.applied():
+            figure, axes = style.panel()
+            for i in range(6):
+                axes.plot([0, 1], [0, i], **style.series(i), label=words)
+            style.legend(figure)
+        (legend,) = figure.legends
+        assert legend._ncols == columns
+        assert legend.get_window_extent().width <= figure.bbox.width

@@ -19,7 +19,7 @@ import pytest
 from lab_toy import add_up, draw_numbers, toy_study
 from typer.testing import CliRunner, Result
 
-from torchtangent.lab import cli, provenance, report
+from torchtangent.lab import cli, provenance, recipes, report
 from torchtangent.lab.claims import Claim, digits, judge, show
 from torchtangent.lab.data import DataError
 from torchtangent.lab.judging import part_keys, verdicts
@@ -38,8 +38,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Use:
     """Makes a study the only one that there is."""
 
     def only(study: Study) -> None:
-        for module in (cli, report):
-            monkeypatch.setattr(module, "registry", lambda: {study.key: study})
+        monkeypatch.setattr(recipes, "registry", lambda: {study.key: study})
 
     only(toy_study())
     return only

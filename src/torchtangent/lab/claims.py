@@ -18,7 +18,8 @@ from torchtangent.lab.rules import Measured, Rule, number, rounded
 from torchtangent.lab.study import Arrays, Scale
 
 Verdict = Literal["held", "did not hold", "not tested at this scale"]
-VERDICTS: tuple[Verdict, ...] = ("held", "did not hold", "not tested at this scale")
+UNTESTED: Verdict = "not tested at this scale"
+VERDICTS: tuple[Verdict, ...] = ("held", "did not hold", UNTESTED)
 RAISED = "the measure raised"
 
 
@@ -119,10 +120,10 @@ def judge(claim: Claim, arrays: Arrays, *, study: str, scale: Scale, seconds: fl
         measured = _plain(claim.measure(_Measurable(arrays)))
         verdict: Verdict = "held" if claim.rule.holds(measured) else "did not hold"
     except Untested as error:
-        return _finding(claim, study, scale, seconds, None, "not tested at this scale", str(error))
+        return _finding(claim, study, scale, seconds, None, UNTESTED, str(error))
     except Exception as error:  # one broken claim must not cost the verdicts of the others
         reason = f"{RAISED} {type(error).__name__}: {' '.join(str(error).split())}"
-        return _finding(claim, study, scale, seconds, None, "not tested at this scale", reason)
+        return _finding(claim, study, scale, seconds, None, UNTESTED, reason)
     return _finding(claim, study, scale, seconds, measured, verdict, "")
 
 
@@ -139,7 +140,7 @@ def not_run(
     """The finding for a claim that has no arrays, or is not tested at this scale."""
     if scale not in claim.scales:
         reason = f"needs the {' or '.join(scale for scale in claim.scales if scale != 'test')} scale"
-    return _finding(claim, study, scale, seconds, None, "not tested at this scale", reason)
+    return _finding(claim, study, scale, seconds, None, UNTESTED, reason)
 
 
 def _finding(
@@ -165,6 +166,11 @@ def _finding(
         note=claim.note,
         reason=reason,
     )
+
+
+def short(verdict: Verdict) -> str:
+    """A verdict over all scales."""
+    return verdict.removesuffix(" at this scale")
 
 
 def count(verdicts: Iterable[Verdict]) -> dict[Verdict, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 
 from rich.console import Console
@@ -11,32 +11,24 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from torchtangent.lab.claims import Finding, Verdict, count, digits, show
+from torchtangent.lab.claims import UNTESTED, Finding, Verdict, count, digits, short, show
 from torchtangent.lab.data import DataError
 from torchtangent.lab.ledger import COLUMNS, Line, Standing, count_reasons
-from torchtangent.lab.results import Record, Run
+from torchtangent.lab.results import Record
 from torchtangent.lab.runner import Listener, NeedFailed
 from torchtangent.lab.study import Part, Study
 
 COLORS: dict[Verdict, str] = {
     "held": "green",
     "did not hold": "red",
-    "not tested at this scale": "bright_black",
+    UNTESTED: "bright_black",
 }
 QUIET = "bright_black"  # the style of secondary information
 
 
 def say(text: str, style: str = "", *, stderr: bool = False) -> None:
-    """Print a line as it is, without markup."""
-    Console(stderr=stderr).print(Text(text, style))
-
-
-def say_unknown(runs: Iterable[Run], known: Container[str]) -> None:
-    """Name the unknown studies among these runs, which are left out."""
-    unknown = dict.fromkeys(run.study for run in runs if run.study not in known)
-    if unknown:
-        names = ", ".join(unknown)
-        say(f"left out, since no such study is known: {names}. Name its file with --recipe", "yellow", stderr=True)
+    """Print a line as it is, without markup; the terminal wraps it, so that a path or command can be copied."""
+    Console(stderr=stderr).print(Text(text, style), soft_wrap=True)
 
 
 def say_broken(findings: Iterable[Finding]) -> bool:
@@ -44,7 +36,7 @@ def say_broken(findings: Iterable[Finding]) -> bool:
     broken = [finding for finding in findings if finding.broken]
     for finding in broken:
         text = escape(f"{finding.id}, {finding.name!r}: {finding.reason}")
-        Console().print(f"  [red]✗[/] claim {text}", highlight=False)
+        Console().print(f"  [red]✗[/] claim {text}", highlight=False, soft_wrap=True)
     return bool(broken)
 
 
@@ -84,7 +76,7 @@ class ProgressListener(Listener):
         self._progress.stop()
         if self._blocked:
             text = f"not begun, because a part they need failed: {', '.join(self._blocked)}"
-            self._console.print(f"  [red]✗[/] [bright_black]{escape(text)}[/]", highlight=False)
+            self._say("red", "✗", f"[bright_black]{escape(text)}[/]")
 
     def started(self, part: Part) -> None:
         self._tasks[part.name] = self._progress.add_task(escape(f"{self._study.key} · {part.name}"), total=None)
@@ -97,7 +89,7 @@ class ProgressListener(Listener):
         how = "kept" if kept else f"{record.seconds:.1f} s"
         if kept and any("not checked" in said for said in record.data.values()):
             how += ", from data that no published checksum vouches for"
-        self._console.print(f"  [green]✓[/] {escape(part.name)} [bright_black]{how}[/]", highlight=False)
+        self._say("green", "✓", f"{escape(part.name)} [bright_black]{how}[/]")
 
     def failed(self, part: Part, error: Exception) -> None:
         self._drop(part)
@@ -107,21 +99,27 @@ class ProgressListener(Listener):
         text = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
         if isinstance(error, DataError) and self._said.setdefault(text, part.name) != part.name:
             text = f"needs the same files as {self._said[text]}"
-        self._console.print(f"  [red]✗[/] {escape(part.name)} [red]{escape(text)}[/]", highlight=False)
+        self._say("red", "✗", f"{escape(part.name)} [red]{escape(text)}[/]")
 
     def passed_over(self, part: Part, error: Exception) -> None:
         self._drop(part)
-        text = f"{escape(part.name)} [bright_black]{escape(str(error))}[/]"
-        self._console.print(f"  [yellow]–[/] {text}", highlight=False)
+        self._say("yellow", "–", f"{escape(part.name)} [bright_black]{escape(str(error))}[/]")
+
+    def _say(self, color: str, mark: str, text: str) -> None:
+        self._console.print(f"  [{color}]{mark}[/] {text}", highlight=False, soft_wrap=True)
 
     def _drop(self, part: Part) -> None:
         if part.name in self._tasks:
             self._progress.remove_task(self._tasks.pop(part.name))
 
 
+def _table() -> Table:
+    return Table(box=None, pad_edge=False, header_style="bright_black")
+
+
 def entries_table(study: Study) -> Table:
     """A study's entries: identifier, number of claims, whether it is long, title."""
-    table = Table(box=None, pad_edge=False, header_style="bright_black")
+    table = _table()
     for column in ("entry", "claims", "", "what"):
         table.add_column(column, justify="right" if column == "claims" else "left", no_wrap=column != "what")
     for entry in study.entries:
@@ -131,18 +129,29 @@ def entries_table(study: Study) -> Table:
 
 
 def ledger_table(lines: Iterable[Line]) -> Table:
-    """The number of claims with each verdict, for each study."""
-    table = Table(box=None, pad_edge=False, header_style="bright_black")
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column in (COLUMNS[0], COLUMNS[-1]) else "right")
+    """The number of claims with each verdict, for each study; why some have none is a table of its own."""
+    table = _table()
+    for column in COLUMNS[:-1]:
+        table.add_column(column, justify="left" if column == COLUMNS[0] else "right")
     for line in lines:
-        table.add_row(*map(escape, line.cells))
+        table.add_row(*map(escape, line.cells[:-1]))
+    return table
+
+
+def reasons_table(lines: Iterable[Line]) -> Table:
+    """Why claims were not tested, for each study that has such claims."""
+    table = _table()
+    table.add_column(COLUMNS[0], no_wrap=True)
+    table.add_column(COLUMNS[-1])
+    for line in lines:
+        if line.reasons:
+            table.add_row(escape(line.name), escape(line.reasons))
     return table
 
 
 def claims_table(standings: Iterable[Standing]) -> Table:
     """Every claim with its published value and rule, then a line for each scale; it suits narrow terminals."""
-    table = Table(box=None, pad_edge=False, header_style="bright_black")
+    table = _table()
     table.add_column("entry", no_wrap=True)
     table.add_column("claim")
     for standing in standings:
@@ -163,5 +172,5 @@ def claims_table(standings: Iterable[Standing]) -> Table:
 
 def tally(verdicts: Sequence[Verdict]) -> str:
     """The counts in one line."""
-    parts = [f"[{COLORS[verdict]}]{number} {verdict}[/]" for verdict, number in count(verdicts).items()]
+    parts = [f"[{COLORS[verdict]}]{number} {short(verdict)}[/]" for verdict, number in count(verdicts).items()]
     return f"{len(verdicts)} claim{'' if len(verdicts) == 1 else 's'}: " + ", ".join(parts)

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from torchtangent.lab.claims import Claim, Finding, Verdict
+from torchtangent.lab.claims import UNTESTED, Claim, Finding, Verdict
 from torchtangent.lab.study import Study
 
 LARGEST_FIRST = ("paper", "smoke", "test")
-UNTESTED: Verdict = "not tested at this scale"
 NOT_RUN = "not run"
 COLUMNS = ("study", "claims", "held", "did not hold", "not tested", "tested at paper scale", "why not tested")
 BEGIN, END = "<!-- ledger: torchtangent claims --markdown --into README.md -->", "<!-- end of ledger -->"

@@ -13,18 +13,17 @@ from typing import cast
 import jinja2
 from markupsafe import Markup, escape
 
-from torchtangent.lab import style
-from torchtangent.lab.claims import VERDICTS, Verdict, count, digits, show
+from torchtangent.lab import recipes, style
+from torchtangent.lab.claims import UNTESTED, VERDICTS, Verdict, count, digits, short, show
 from torchtangent.lab.judging import Key, part_keys, verdicts
 from torchtangent.lab.ledger import LARGEST_FIRST, Line, Standing, count_reasons, stand, summarize
-from torchtangent.lab.recipes import called, registry
-from torchtangent.lab.results import Record, Run, elapsed, find_runs, replace_file
+from torchtangent.lab.results import Run, elapsed, find_runs, replace_file
 from torchtangent.lab.rules import number
 from torchtangent.lab.study import Aim, Entry, Scale, Study, plain
-from torchtangent.lab.view import View, distinct, views
+from torchtangent.lab.view import Making, View, views
 
-MARKS: dict[Verdict, str] = {"held": "✓", "did not hold": "✗", "not tested at this scale": "○"}
-SLUGS: dict[Verdict, str] = {"held": "held", "did not hold": "failed", "not tested at this scale": "untested"}
+MARKS: dict[Verdict, str] = {"held": "✓", "did not hold": "✗", UNTESTED: "○"}
+SLUGS: dict[Verdict, str] = {"held": "held", "did not hold": "failed", UNTESTED: "untested"}
 
 
 @dataclass(frozen=True)
@@ -45,20 +44,12 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Making:
-    """How a study's arrays at one scale were made; `earlier` names the parts made by another version of their code."""
+class AtScale:
+    """A study at one scale: how all its arrays were made, and how long that should have taken."""
 
     scale: str
-    records: Sequence[Record]
-    earlier: Sequence[str]
+    made: Making
     aims: Sequence[tuple[Aim, float, bool]]  # the aim, the seconds there are, whether all its parts are there
-    provenance: Mapping[str, str]
-    data: Mapping[str, str]
-
-    @property
-    def seconds(self) -> float:
-        """How long all parts took together."""
-        return elapsed(self.records)
 
 
 @dataclass(frozen=True)
@@ -68,28 +59,17 @@ class Chapter:
     study: Study
     line: Line
     sections: Sequence[Section]
-    makings: Sequence[Making]
-
-    @property
-    def scales(self) -> list[str]:
-        """Where it was run."""
-        return [making.scale for making in self.makings]
+    scales: Sequence[AtScale]
 
 
-def _making(study: Study, run: Run, keys: Mapping[str, Key]) -> Making:
-    records = [record for part in study.parts if (record := run.record(part.name))]
-    there = {record.part: record for record in records}
-    aims = [aim for aim in study.aims if aim.scale == run.scale]
-    return Making(
-        scale=run.scale,
-        records=records,
-        earlier=[record.part for record in records if record.code != keys[record.part].code],
-        aims=[
-            (aim, elapsed([there[p] for p in aim.parts if p in there]), set(aim.parts) <= set(there)) for aim in aims
-        ],
-        provenance=distinct(record.provenance for record in records),
-        data={name: value for record in records for name, value in record.data.items()},
-    )
+def _at_scale(study: Study, run: Run, keys: Mapping[str, Key]) -> AtScale:
+    there = {part.name: record for part in study.parts if (record := run.record(part.name))}
+    aims = [
+        (aim, elapsed([there[part] for part in aim.parts if part in there]), set(aim.parts) <= set(there))
+        for aim in study.aims
+        if aim.scale == run.scale
+    ]
+    return AtScale(run.scale, Making.of(there.values(), keys), aims)
 
 
 def _chapter(study: Study, runs: Sequence[Run]) -> Chapter:
@@ -104,8 +84,8 @@ def _chapter(study: Study, runs: Sequence[Run]) -> Chapter:
     for entry in study.entries:
         mine = [standing for standing in standings if standing.claim.id == entry.id]
         sections.append(Section(entry, f"{study.key}-{entry.slug}", mine, drawn[entry.id]))
-    makings = [_making(study, run, keys[run]) for run in runs]
-    return Chapter(study, Line(study.key, standings), sections, makings)
+    scales = [_at_scale(study, run, keys[run]) for run in runs]
+    return Chapter(study, Line(study.key, standings), sections, scales)
 
 
 def _chosen(runs: Iterable[Run]) -> list[Run]:
@@ -131,11 +111,11 @@ def build(roots: Sequence[Path], told: Callable[[Study], object] = lambda study:
     Raises:
         FileNotFoundError: There is none.
     """
-    runs = [run for root in roots for run in find_runs(root) if run.study in registry()]
+    runs = [run for root in roots for run in find_runs(root) if run.study in recipes.registry()]
     if not runs:
         raise FileNotFoundError(f"no results in {', '.join(map(str, roots))}: run `torchtangent reproduce` first")
     chapters = {}
-    for key, study in registry().items():
+    for key, study in recipes.registry().items():
         if mine := _chosen(run for run in runs if run.study == key):
             told(study)
             chapters[key] = _chapter(study, mine)
@@ -147,10 +127,10 @@ def build(roots: Sequence[Path], told: Callable[[Study], object] = lambda study:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update(show=show, seconds=show_seconds, number=number, tally=count, maths=maths, plain=plain)
-    environment.filters.update(short=_short, day=_day, hashed=_hashed, called=called)
+    environment.filters.update(short=short, day=_day, hashed=_hashed, called=recipes.called)
     page = environment.get_template("report.html").render(
         chapters=chapters,
-        absent=[key for key in registry() if key not in chapters],
+        absent=[key for key in recipes.registry() if key not in chapters],
         lines=summarize({key: chapter.line.standings for key, chapter in chapters.items()}),
         verdicts=VERDICTS,
         marks=MARKS,
@@ -164,11 +144,6 @@ def write(roots: Sequence[Path], out: Path, told: Callable[[Study], object] = la
     """Build the page and write it, in the place of the one that is there."""
     page = build(roots, told).encode()
     replace_file(out, lambda file: file.write(page))
-
-
-def _short(verdict: Verdict) -> str:
-    """A verdict over all scales."""
-    return verdict.removesuffix(" at this scale")
 
 
 def _day(finished: str) -> str:

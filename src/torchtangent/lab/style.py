@@ -87,9 +87,13 @@ def panel(title: str = "", *, x: str = "", y: str = "", height: float = 3.1) -> 
 
 
 def legend(figure: Figure) -> None:
-    """A legend below the axes, where it hides nothing."""
+    """A legend below the axes, where it hides nothing, in as many columns as the figure is wide enough for."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)))
+    for columns in (3, 2, 1):
+        drawn = figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+        if columns == 1 or drawn.get_window_extent().width <= figure.bbox.width:
+            return
+        drawn.remove()
 
 
 def to_svg(figure: Figure, name: str, alt: str = "") -> str:

@@ -23,12 +23,49 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
+class Making:
+    """How the arrays of some parts were made.
+
+    `earlier` names those made by another version of their code, with the same configuration.
+    """
+
+    records: Sequence[Record]
+    earlier: Sequence[str]
+
+    @classmethod
+    def of(cls, records: Iterable[Record], keys: Mapping[str, Key]) -> Making:
+        """That of these records, where the code is now that of the keys."""
+        records = list(records)
+        return cls(records, [record.part for record in records if record.code != keys[record.part].code])
+
+    @property
+    def seconds(self) -> float:
+        """How long all parts took together."""
+        return elapsed(self.records)
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """Every field with the different values that it has over the parts."""
+        values: dict[str, dict[str, None]] = {}
+        for record in self.records:
+            for key, value in record.provenance.items():
+                values.setdefault(key, {})[str(value or "not a git checkout")] = None
+        times = sorted(values.pop("finished", {}))
+        found = {key: ", ".join(texts) for key, texts in values.items()}
+        return found | ({"finished": " to ".join(dict.fromkeys((times[0], times[-1])))} if times else {})
+
+    @property
+    def data(self) -> dict[str, str]:
+        """The files that were read, with their checksums."""
+        return {name: sum for record in self.records for name, sum in record.data.items()}
+
+
+@dataclass(frozen=True)
 class View:
     """An entry at one scale: what was run, its plots and tables, and how to make them again.
 
     `waiting` names the missing parts, if any: there are no plots then, and tables are incomplete. `broken` names what
-    could not be shown because the code that draws or describes it failed. `earlier` names the parts that were made by
-    another version of their code, with the same configuration.
+    could not be shown because the code that draws or describes it failed.
     """
 
     scale: str
@@ -38,11 +75,7 @@ class View:
     tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]]  # title, columns, rows
     waiting: Sequence[str]
     broken: Sequence[str]
-    parts: Sequence[str]
-    earlier: Sequence[str]
-    seconds: float
-    provenance: Mapping[str, str]
-    data: Mapping[str, str]
+    made: Making
     command: str
     config: str
 
@@ -80,7 +113,7 @@ def _view(study: Study, entry: Entry, run: Run, keys: Mapping[str, Key]) -> View
     if not whole and not (records and entry.tables):  # of tables, show what there is
         return None
     readable = {part: {key: _readable(key, value) for key, value in values.items()} for part, values in config.items()}
-    arrays = run.load(list(records))
+    arrays, made = run.load(list(records)), Making.of(records.values(), keys)
     broken: list[str] = []
 
     def shown(what: str, make: Callable[[], T]) -> list[T]:
@@ -111,21 +144,16 @@ def _view(study: Study, entry: Entry, run: Run, keys: Mapping[str, Key]) -> View
         tables=tables,
         waiting=[part for part in entry.parts if part not in records],
         broken=broken,
-        parts=list(records),
-        earlier=[part for part, record in records.items() if record.code != keys[part].code],
-        seconds=elapsed(records.values()),
-        provenance=distinct(record.provenance for record in records.values()),
-        data={name: sum for record in records.values() for name, sum in record.data.items()},
-        command=_command(study, entry, run.scale, records.values()),
+        made=made,
+        command=_command(study, entry, run.scale, made),
         config=json.dumps({part: config[part] for part in records}, indent=2, ensure_ascii=False),
     )
 
 
-def _command(study: Study, entry: Entry, scale: str, records: Iterable[Record]) -> str:
+def _command(study: Study, entry: Entry, scale: str, made: Making) -> str:
     """The command that makes the arrays of an entry again, on the same kind of device and from the same data."""
-    device = " --device cuda" if any(record.provenance["device"].startswith("cuda") for record in records) else ""
-    files = [name for record in records for name in record.data if not name.startswith("scikit-learn")]
-    data = " --data DIR" if files else ""
+    device = " --device cuda" if any(record.provenance["device"].startswith("cuda") for record in made.records) else ""
+    data = " --data DIR" if any(not name.startswith("scikit-learn") for name in made.data) else ""
     return f"torchtangent reproduce {called(study)} --scale {scale} --only {entry.slug}{device}{data} --fresh"
 
 
@@ -134,14 +162,3 @@ def _readable(key: str, value: Any) -> Any:
     if isinstance(value, list):
         return ", ".join(map(str, sorted(value) if key == "indices" else value))
     return f"{value:,}" if isinstance(value, int) else value
-
-
-def distinct(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Every field of the provenance with the different values that it has over the parts."""
-    values: dict[str, dict[str, None]] = {}
-    for record in records:
-        for key, value in record.items():
-            values.setdefault(key, {})[str(value or "not a git checkout")] = None
-    times = sorted(values.pop("finished", {}))
-    found = {key: ", ".join(texts) for key, texts in values.items()}
-    return found | ({"finished": " to ".join(dict.fromkeys((times[0], times[-1])))} if times else {})

@@ -67,7 +67,7 @@ def _module(path: Path) -> ModuleType:
     importlib.invalidate_caches()
     try:
         module = importlib.import_module(path.stem)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         said = f"{path.name} cannot be loaded: {type(error).__name__}: {error}"
         raise ValueError(f"{said} (python {path.name} shows where)") from error
     if Path(getattr(module, "__file__", None) or "").resolve() != path:

@@ -107,7 +107,8 @@ STUDY = Study(
     title="Implicit regularization via neural feature alignment",
     reference=(
         "Aristide Baratin, Thomas George, César Laurent, R Devon Hjelm, Guillaume Lajoie, Pascal Vincent and Simon "
-        "Lacoste-Julien, AISTATS 2021; chapter 6 and appendix B of the thesis."
+        "Lacoste-Julien, AISTATS 2021; chapter 6 and appendix B of Thomas George's thesis, whose numbers the "
+        "entries have: TG-Fig6.2 is its figure 6.2."
     ),
     configuration=configuration,
     parts=PARTS,

@@ -73,7 +73,8 @@ STUDY = Study(
     title="Fast approximate natural gradient descent in a Kronecker-factored eigenbasis",
     reference=(
         "Thomas George, César Laurent, Xavier Bouthillier, Nicolas Ballas and Pascal Vincent, NeurIPS 2018; chapter 4 "
-        "and appendix A of the thesis. What they prove is part of the study of the thesis."
+        "and appendix A of Thomas George's thesis, whose numbers the entries have: TG-Fig4.3 is its figure 4.3. What "
+        "they prove is part of the study of the thesis."
     ),
     configuration=configuration,
     parts=PARTS,

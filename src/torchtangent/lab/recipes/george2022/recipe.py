@@ -86,7 +86,8 @@ STUDY = Study(
     key="george2022",
     title="Lazy vs hasty: linearization in deep networks impacts learning schedule based on example difficulty",
     reference=(
-        "Thomas George, Guillaume Lajoie and Aristide Baratin, TMLR 2022; chapter 5 and appendix C of the thesis."
+        "Thomas George, Guillaume Lajoie and Aristide Baratin, TMLR 2022; chapter 5 and appendix C of Thomas George's "
+        "thesis, whose numbers the entries have: TG-Fig5.2 is its figure 5.2."
     ),
     configuration=configuration,
     parts=PARTS,

@@ -178,7 +178,8 @@ STUDY = Study(
     title="Deep networks training and generalization: insights from linearization",
     reference=(
         "Thomas George, PhD thesis, Université de Montréal, 2023. Background (ch. 2), NNGeometry (ch. 3), the theory "
-        "of EKFAC (ch. 4, app. A), parts of appendix B and of chapter 7. Chapters 5 and 6 are studies of their own."
+        "of EKFAC (ch. 4, app. A), parts of appendix B and of chapter 7. Chapters 5 and 6 are studies of their own. "
+        "Entries have the numbers of the thesis: TG-Fig3.6 is its figure 3.6."
     ),
     configuration=configuration,
     parts=PARTS,

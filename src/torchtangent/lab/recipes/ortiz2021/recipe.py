@@ -192,7 +192,10 @@ def configuration(scale: Scale) -> dict[str, dict[str, Any]]:
 STUDY = Study(
     key="ortiz2021",
     title="What can linearized neural networks actually say about generalization?",
-    reference=("Guillermo Ortiz-Jiménez, Seyed-Mohsen Moosavi-Dezfooli and Pascal Frossard, NeurIPS 2021."),
+    reference=(
+        "Guillermo Ortiz-Jiménez, Seyed-Mohsen Moosavi-Dezfooli and Pascal Frossard, NeurIPS 2021. Entries have the "
+        "paper's numbers: OJ-Fig2 is its figure 2."
+    ),
     configuration=configuration,
     parts=PARTS,
     entries=ENTRIES,

@@ -86,7 +86,7 @@ def by_index(margin: str) -> Callable[[Arrays], Figure]:
         for i, model in enumerate(("linearized", "network")):
             axes.plot(arrays["indices"], arrays[model][at, :, -1], **series(i), label=model)
         axes.axhline(0.5, **REFERENCE)
-        axes.set(xscale="symlog", ylim=(0.4, 1.02))
+        axes.set(xscale="symlog", xlim=(-0.2, None), ylim=(0.4, 1.02))
         legend(figure)
         return figure
 

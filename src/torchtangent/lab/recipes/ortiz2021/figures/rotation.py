@@ -42,7 +42,7 @@ def energy(arrays: Arrays) -> Figure:
         values = learned(arrays, network, "energy", "sizes")
         axes.fill_between(epochs, values.min(0), values.max(0), color=series(i)["color"], alpha=0.2, linewidth=0)
         axes.plot(epochs, values.mean(0), **series(i), label=network)
-    axes.set(xscale="symlog", ylim=(0, 1))
+    axes.set(xscale="symlog", xlim=(-0.2, None), ylim=(0, 1))
     legend(figure)
     return figure
 
@@ -60,9 +60,9 @@ def beside(published: dict[str, dict[str, float]]) -> Callable[[Arrays], Figure]
                     at - 0.2, published[network][row], 0.38, color=series(1)["color"], label="paper" if not at else ""
                 )
                 axes.bar(at + 0.2, value, 0.38, color=series(0)["color"], label="" if at else "ours")
-                labels.append(f"{network}\n{row}")
+                labels.append(f"{network}, {row}")
                 at += 1
-        axes.set_xticks(range(len(labels)), labels, fontsize=7)
+        axes.set_xticks(range(len(labels)), labels, rotation=45, ha="right", rotation_mode="anchor", fontsize=7)
         axes.set(ylim=(0, 1))
         axes.grid(visible=False, axis="x")
         legend(figure)
@@ -107,7 +107,7 @@ def along(task: int) -> Callable[[Arrays], Figure]:
             level = learned(arrays, network, "network_test", "pretrained")[task, -1]
             axes.axhline(level, color=series(i)["color"], linewidth=0.8, linestyle="--")
         axes.axhline(0.5, color=INK, linewidth=0.8, linestyle=":")
-        axes.set(xscale="symlog")
+        axes.set(xscale="symlog", xlim=(-0.2, None))
         legend(figure)
         return figure
 
