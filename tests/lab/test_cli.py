@@ -111,6 +111,18 @@ def test_judge_writes_the_verdicts_again(runner: CliRunner, tmp_path: Path) -> N
     assert path.read_text() == before
 
 
+@pytest.mark.usefixtures("toy")
+def test_judge_writes_nothing_where_only_a_link_leads(runner: CliRunner, tmp_path: Path) -> None:
+    runner.invoke(cli.app, ["reproduce", "--all", "--out", str(tmp_path / "theirs")])
+    path = tmp_path / "theirs" / "toy2000" / "smoke" / "claims.json"
+    path.write_text("[]")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "linked").symlink_to(tmp_path / "theirs")
+    result = runner.invoke(cli.app, ["judge", str(tmp_path / "mine")])
+    assert "left as it is" in result.output
+    assert path.read_text() == "[]"
+
+
 def test_committed_verdicts_are_those_of_the_committed_arrays(runner: CliRunner, tmp_path: Path) -> None:
     committed = Path(__file__).parents[2] / "results"
     shutil.copytree(committed, tmp_path / "results")

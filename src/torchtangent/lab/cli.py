@@ -206,12 +206,17 @@ def report(
 def judge(runs: RunsArgument = None, recipe: RecipeOption = None) -> None:
     """Judge the claims again from the arrays that are there; nothing is computed anew.
 
-    The verdicts in the folders of the runs are written again, also where a
-    link leads to them.
+    The verdicts in the folders of the runs are written again; runs to which
+    only a link leads are left as they are.
     """
     loaded(recipe)
     findings: list[Finding] = []
-    for run in needed(runs or [Path("runs")]):
+    roots = runs or [Path("runs")]
+    for run in needed(roots):
+        place = run.folder.resolve()
+        if not any(place.is_relative_to(root.resolve()) for root in roots):
+            say(f"left as it is, since only a link leads there: {place}", "yellow", stderr=True)
+            continue
         say(f"judging {run.folder}", QUIET)
         try:
             findings += rejudge(recipes.registry()[run.study], run)
