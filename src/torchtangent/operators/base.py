@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchtangent.notice import dtype_name
 from torchtangent.operators.autocast import without_autocast
 from torchtangent.operators.basis import Basis
 from torchtangent.operators.checks import Number, check_alike, checked_damping
@@ -25,7 +26,7 @@ from torchtangent.operators.derivative import with_slope
 from torchtangent.operators.estimate import Estimate, estimated_diagonal, estimated_trace
 from torchtangent.operators.krylov import top_eigenpairs
 from torchtangent.operators.space import Restore, Space, Vector, tensor_columns
-from torchtangent.operators.spectrum import EXACT_LIMIT, Eigh, Factorization, Spectrum, dtype_name
+from torchtangent.operators.spectrum import EXACT_LIMIT, Eigh, Factorization, Spectrum
 from torchtangent.operators.tree import converted, parts
 
 Self = TypeVar("Self", bound="Operator")

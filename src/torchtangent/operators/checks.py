@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from torchtangent.operators.spectrum import dtype_name
+from torchtangent.notice import dtype_name
 
 if TYPE_CHECKING:
     from torchtangent.operators.base import Operator

@@ -195,7 +195,7 @@ class InverseOperator(Operator):
 
     def _decompose(self) -> Spectrum:
         self._factor  # noqa: B018  # raises if the base is singular
-        return self.base._spectrum.inverse(self.damping, 0.0, repr(self.base))
+        return self.base._spectrum.inverse(self.damping, repr(self.base))
 
     def _diagonal(self) -> Float[Tensor, " P"]:
         return self._spectrum.diagonal()
@@ -208,7 +208,7 @@ def spectral_or_iterative(operator: Operator, damping: float) -> Factorization:
     """A factorization by eigendecomposition, or by conjugate gradients if the operator is large and matrix-free."""
     if operator.matrix_free and operator.size > EXACT_LIMIT:
         return by_iterations(operator, damping)
-    return operator._spectrum.factorization(damping, rounding(operator.dtype, operator.size), repr(operator))
+    return operator._spectrum.factorization(damping, repr(operator), rounding(operator.dtype, operator.size))
 
 
 def by_iterations(operator: Operator, damping: float) -> Factorization:

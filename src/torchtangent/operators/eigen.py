@@ -54,7 +54,7 @@ class EigenOperator(Operator):
 
     def _factorize(self, damping: float) -> Factorization:
         tolerance = rounding(self.dtype, max(as_basis(self.left).size, as_basis(self.right).size))
-        return self._spectrum.factorization(damping, tolerance, repr(self))
+        return self._spectrum.factorization(damping, repr(self), tolerance)
 
     def _decompose(self) -> Spectrum:
         return Spectrum(self.values.reshape(-1), KroneckerBasis(as_basis(self.left), as_basis(self.right)))

@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.notice import warn
+from torchtangent.notice import dtype_name, warn
 from torchtangent.operators.basis import Columns
 from torchtangent.operators.derivative import linear
 from torchtangent.operators.lanczos import leading_pairs
 from torchtangent.operators.scale import scale_of
-from torchtangent.operators.spectrum import Eigh, Factorization, dtype_name, or_wider
+from torchtangent.operators.spectrum import Eigh, Factorization, or_wider
 from torchtangent.operators.symmetric import asymmetry
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def iterative(
         report.warn(repr(M), max_iter, options)
         return X
 
-    return Factorization(lambda V: linear(solve, solve, V), lambda: M._spectrum.logdet(damping, 0.0, repr(M)))
+    return Factorization(lambda V: linear(solve, solve, V), lambda: M._spectrum.logdet(damping, repr(M)))
 
 
 def conjugate_gradients(
