@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torchtangent.operators.base import Operator
 from torchtangent.operators.basis import Basis, KroneckerBasis, as_basis
+from torchtangent.operators.checks import check_alike
 from torchtangent.operators.space import Space
 from torchtangent.operators.spectrum import Factorization, Spectrum, rounding
 
@@ -47,6 +48,7 @@ class EigenOperator(Operator):
                 f"EigenOperator with bases of ranks {left.rank} and {right.rank} needs values of shape "
                 f"({left.rank}, {right.rank}), got {tuple(self.values.shape)}."
             )
+        check_alike([left, right, self.values])
         self._describe(left.size * right.size, like=self.values)
 
     def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchtangent.notice import warn
 from torchtangent.operators.autocast import without_autocast
 from torchtangent.operators.base import Operator
-from torchtangent.operators.checks import Number, checked_damping
+from torchtangent.operators.checks import Number, check_real, checked_damping
 from torchtangent.operators.columns import column_squares, unit_columns
 from torchtangent.operators.derivative import linear
 from torchtangent.operators.krylov import SolveReport, conjugate_gradients, iterative
@@ -70,6 +70,7 @@ class ImplicitOperator(Operator):
     products_only: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        check_real(self.dtype)
         where = torch.empty(0, dtype=self.dtype, device=self.device).device  # "cuda" is "cuda:0"
         object.__setattr__(self, "device", where)
 
