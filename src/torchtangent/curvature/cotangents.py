@@ -147,7 +147,7 @@ def _categorical_root(p: Float[Tensor, "*lead C"]) -> Float[Tensor, "M *lead C"]
     return L.movedim(-1, 0).contiguous()
 
 
-def _draw(f: Tensor, likelihood: str, samples: int, generator: torch.Generator | None) -> Tensor:
+def _draw(f: Tensor, likelihood: str, samples: int, generator: torch.Generator) -> Tensor:
     """`samples` labels drawn from the model's own distribution, by inverting its cumulative distribution function."""
     terms = f.shape[1:-1] if likelihood == "categorical" else f.shape[1:]
     uniform = torch.rand(len(f), samples, *terms, generator=generator, dtype=torch.float64, device="cpu")
