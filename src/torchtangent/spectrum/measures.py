@@ -106,6 +106,8 @@ def center(K: Float[Tensor, "..."] | np.ndarray) -> Float[Tensor, "..."]:
         )
     if K.dim() not in (2, 4) or K.shape[0] != K.shape[1]:
         raise ValueError(f"center takes a kernel (N, N) or (N, N, C, C) of one set of points, got {tuple(K.shape)}.")
+    if K.is_complex():
+        raise ValueError(f"K has dtype {K.dtype}: a kernel has real numbers. Convert it first.")
     rows, columns = K.mean(1, keepdim=True, dtype=torch.float64), K.mean(0, keepdim=True, dtype=torch.float64)
     check_numbers(rows)
     if all(torch.equal(a, b) for a, b in zip(K.split(_BLOCK), _flipped(K).split(_BLOCK), strict=True)):
