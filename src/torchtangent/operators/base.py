@@ -170,8 +170,7 @@ class Operator(ABC):
         """
         if k is not None and k < 1:
             raise ValueError(f"k must be at least 1, got {k}.")
-        few = k is not None and (10 * k if self.size <= EXACT_LIMIT else 4 * k) <= self.size
-        if k is not None and few and self.matrix_free:
+        if k is not None and self.matrix_free and k * (10 if self.size <= EXACT_LIMIT else 4) <= self.size:
             return top_eigenpairs(self, k, seed)
         return self._spectrum.leading(k)
 

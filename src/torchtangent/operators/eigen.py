@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import final
 
 from jaxtyping import Float
@@ -42,7 +43,7 @@ class EigenOperator(Operator):
     space: Space | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        left, right = as_basis(self.left), as_basis(self.right)
+        left, right = self._bases
         if tuple(self.values.shape) != (left.rank, right.rank):
             raise ValueError(
                 f"EigenOperator with bases of ranks {left.rank} and {right.rank} needs values of shape "
@@ -51,15 +52,19 @@ class EigenOperator(Operator):
         check_alike([left, right, self.values])
         self._describe(left.size * right.size, like=self.values)
 
+    @cached_property
+    def _bases(self) -> tuple[Basis, Basis]:
+        return as_basis(self.left), as_basis(self.right)
+
     def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
         return self._spectrum.matmat(V)
 
     def _factorize(self, damping: float) -> Factorization:
-        tolerance = rounding(self.dtype, max(as_basis(self.left).size, as_basis(self.right).size))
+        tolerance = rounding(self.dtype, max(basis.size for basis in self._bases))
         return self._spectrum.factorization(damping, repr(self), tolerance)
 
     def _decompose(self) -> Spectrum:
-        return Spectrum(self.values.reshape(-1), KroneckerBasis(as_basis(self.left), as_basis(self.right)))
+        return Spectrum(self.values.reshape(-1), KroneckerBasis(*self._bases))
 
     def _diagonal(self) -> Float[Tensor, " P"]:
         return self._spectrum.diagonal()

@@ -157,11 +157,9 @@ class Spectrum:
         full = self.completed()
         values, index = full.values.sort(descending=True)
         if k is not None:
-            above = int((values >= 0).sum()) if full.missing else len(values)
             # In this order, the zeros of the complement come right before the negative eigenvalues.
-            below = max(0, k - above - full.missing)
-            values = torch.cat([values[: min(k, above)], values[above : above + below]])
-            index = torch.cat([index[: min(k, above)], index[above : above + below]])
+            place = torch.arange(len(values), device=values.device) + full.missing * (values < 0)
+            values, index = values[place < k], index[place < k]
         return Eigh(values, pick(full.basis, index))
 
     def shifted(self, damping: float, name: str, tolerance: float = 0.0) -> tuple[Float[Tensor, " R"], float]:
