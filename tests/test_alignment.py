@@ -667,6 +667,18 @@ def test_kernels_that_are_none(name: str, n: int) -> None:
         run(tt.ntk(net, inputs, inputs + 1), torch.randn(8, 3))
 
 
+@pytest.mark.parametrize("name", WITH_A_KERNEL)
+@pytest.mark.parametrize("size", [1e-33, 1e33])
+def test_kernels_of_small_and_large_numbers_are_judged_alike(name: str, size: float) -> None:
+    run, y = WITH_A_KERNEL[name], torch.randn(N)
+    K = (size * positive(N, N + 5)).float()
+    power = {"of_kernel": 1, "bound": -1, "norm": -1}.get(name, 0)
+    expected = run(K.double() / size, y)
+    assert float(run(K, y)) * size**-power == pytest.approx(float(expected), rel=1e-4)
+    with pytest.raises(ValueError, match="K is not symmetric"):
+        run(size * torch.rand(N, N), y)
+
+
 def test_rows_of_products_are_not_asked_for() -> None:
     """α(g) by an operator costs one product with it."""
     K, columns = positive(), []

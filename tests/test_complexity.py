@@ -232,6 +232,7 @@ def test_margins_of_classes() -> None:
 def test_margins_of_signs(shape: tuple[int, ...]) -> None:
     f, y = torch.randn(*shape), torch.tensor([1, -1, 1, 1, -1])
     assert torch.equal(margins(f, y), f.flatten() * y)
+    assert margins(f, y.double()).dtype == f.dtype
 
 
 def test_margins_of_arrays_are_numbers_and_of_tensors_have_a_slope() -> None:
@@ -243,12 +244,16 @@ def test_margins_of_arrays_are_numbers_and_of_tensors_have_a_slope() -> None:
     assert torch.equal(slopes.gather(1, y[:, None]), torch.ones(6, 1, dtype=DOUBLE))
     with pytest.raises(ValueError, match="y should be numbers"):
         margins(f, ["a"] * 6)
+    assert margins([[1, 3, 0], [2, 1, 4]], [1, 0]).tolist() == [2, -2]
+    assert margins(f[:0], y[:0]).shape == (0,)
 
 
 def test_errors_of_margins() -> None:
     f = torch.randn(5, 3)
     with pytest.raises(ValueError, match=r"needs 5 labels ±1, got shape \(5,\) with values \[0, 1\].* 2 \* y - 1"):
         margins(f[:, :1], torch.tensor([0, 1, 0, 1, 0]))
+    with pytest.raises(ValueError, match=r"needs 5 labels ±1, got .* values \[False, True\]"):
+        margins(f[:, 0], torch.tensor([False, True, False, True, False]))
     with pytest.raises(ValueError, match=r"needs 5 labels ±1, got shape \(4,\)"):
         margins(f[:, 0], torch.ones(4))
     with pytest.raises(ValueError, match=r"3 outputs needs 5 integer classes from 0 to 2, .* values \[0, 3\]"):

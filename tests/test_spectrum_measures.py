@@ -313,6 +313,8 @@ def test_what_is_no_matrix_of_numbers_is_not_centred() -> None:
     for K in (Features(rows, 0.0, 0.0, extend=lambda x: x), LowRankOperator(rows.T)):
         with pytest.raises(TypeError, match=f"center takes a kernel as a tensor or an array, got {type(K).__name__}"):
             spectrum.center(K)
+    with pytest.raises(ValueError, match=r"complex64: a kernel has real numbers"):
+        spectrum.center(torch.ones(3, 3, dtype=torch.complex64))
 
 
 def test_eigenvalues_in_any_order_of_memory() -> None:

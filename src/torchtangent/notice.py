@@ -1,10 +1,12 @@
-"""Messages to users: warnings that point at a line of their own code, lists of names, errors for unknown choices."""
+"""Messages to users: warnings that point at a line of their own code, names, errors for unknown choices."""
 
 from __future__ import annotations
 
 import sys
 import warnings
 from collections.abc import Iterable
+
+import torch
 
 _said: set[tuple[str, str, int]] = set()  # warnings, with the file and line that they pointed at
 _LIBRARIES = ("torchtangent", "torch", "contextlib", "functools", "jaxtyping", "beartype")
@@ -48,6 +50,15 @@ def listed(names: list[str], most: int = 6) -> str:
     'a, b and 1 more'
     """
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a dtype without `torch.`.
+
+    >>> dtype_name(torch.float32)
+    'float32'
+    """
+    return str(dtype).removeprefix("torch.")
 
 
 def check_choice(what: str, value: object, valid: Iterable[str]) -> None:

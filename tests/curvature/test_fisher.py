@@ -770,6 +770,13 @@ def test_a_mean_that_cancels_is_still_one() -> None:
     assert_close(H.trace().double(), 2 * (x.double().square().sum() / 20 + 1), 1e-5)
 
 
+@pytest.mark.parametrize("likelihood", ["categorical", "gaussian", "bernoulli"])
+def test_complex_targets_are_refused(likelihood: str) -> None:
+    model, x, y = setting("mlp", likelihood)
+    with pytest.raises(ValueError, match=r"needs targets of shape.*of torch.complex128"):
+        tt.fisher(model, (x, y.to(torch.complex128)), tt.Dense, likelihood=likelihood, kind="empirical")
+
+
 @pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli"])
 def test_surplus_targets_are_refused(likelihood: str) -> None:
     model, x, y = nn.Linear(3, 2).double(), torch.randn(20, 3).double(), torch.rand(25, 2).double()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -172,11 +173,23 @@ def test_badly_conditioned_factors_are_no_reason_to_refuse() -> None:
             "entries 1 to 1 belong to two",
         ),
         (lambda: SumOperator([DiagonalOperator(torch.ones(n)) for n in (2, 3)]), r"one size, got \[2, 3\]"),
+        (lambda: DenseOperator(torch.eye(2, dtype=torch.complex64)), "floating-point numbers, which complex64 are not"),
+        (lambda: DiagonalOperator(torch.arange(3)), "floating-point numbers, which int64 are not"),
+        (lambda: ImplicitOperator(lambda V: V, 2, torch.int64, torch.device("cpu")), "which int64 are not"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(build: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the shape checks would speak first")
+def test_what_is_no_vector_is_told_from_one_without_names() -> None:
+    M = DiagonalOperator(torch.ones(2))
+    with pytest.raises(TypeError, match=r"got ndarray\. torch\.as_tensor\(v\) makes it one"):
+        M @ np.ones(2, np.float32)
+    with pytest.raises(TypeError, match="got DiagonalOperator"):
+        M @ M
 
 
 def test_only_numbers_and_operators_combine() -> None:
@@ -334,6 +347,8 @@ def test_operators_of_two_dtypes_are_refused() -> None:
         lambda: narrow + wide,
         lambda: SumOperator([narrow, wide]),
         lambda: BlockOperator([(Place.flat(0, 2), narrow), (Place.flat(2, 2), wide)], 4),
+        lambda: EigenOperator(spd(2), Identity(1), torch.ones(2, 1)),
+        lambda: ArrowheadOperator(torch.ones(1, 2), torch.ones(1, 2).double(), torch.ones(1)),
     ):
         with pytest.raises(ValueError, match=r"float32 on cpu and float64 on cpu\. Convert some with \.to\(\)"):
             build()

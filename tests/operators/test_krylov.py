@@ -135,6 +135,18 @@ def test_leading_eigenpairs_take_few_products() -> None:
     assert sum(columns) <= 60
 
 
+def test_nothing_is_made_up_where_there_are_no_numbers() -> None:
+    M, b = spd(5), draw(5, 2)
+    b[1, 1] = torch.nan
+    with pytest.warns(ConvergenceWarning, match="NaN or infinity"):
+        x = implicit(M).solve(b)
+    close(x[:, 0], torch.linalg.solve(M, b[:, 0]), torch.float64, factor=1e5)
+    assert bool(x[:, 1].isnan().all())
+    with pytest.warns(ConvergenceWarning, match="NaN or infinity"):
+        x = implicit(M * torch.nan).solve(b[:, 0])
+    assert bool(x.isnan().all())
+
+
 def test_leading_eigenpairs_of_what_has_none() -> None:
     skew = torch.tril(torch.ones(50, 50, dtype=torch.float64))
     with pytest.raises(ValueError, match=r"size=50.* is not symmetric"):

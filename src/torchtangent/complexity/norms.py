@@ -35,14 +35,15 @@ def margins(outputs: Float[Tensor, "N *C"] | np.ndarray | list, y: Any) -> Float
     outputs, y = (t if isinstance(t, Tensor) else numbers(t, name) for t, name in ((outputs, "outputs"), (y, "y")))
     if not 1 <= outputs.dim() <= 2:
         raise ValueError(f"Margins are those of outputs (N,) or (N, C), got {tuple(outputs.shape)}.")
-    f = outputs.reshape(len(outputs), -1)
+    f = outputs if outputs.is_floating_point() else outputs.float()
+    f = f[:, None] if f.dim() == 1 else f
     if f.shape[1] == 1:
-        if y.numel() != len(f) or not bool((y.abs() == 1).all()):
+        if y.numel() != len(f) or not bool((y.double().abs() == 1).all()):
             raise ValueError(
                 f"A network with one output needs {len(f)} labels ±1, got shape {tuple(y.shape)} with values "
                 f"{y.unique()[:5].tolist()}. Labels 0 and 1 become ±1 by 2 * y - 1."
             )
-        return f[:, 0] * y.reshape(-1)
+        return f[:, 0] * y.reshape(-1).to(f.dtype)
     classes = y.shape == (len(f),) and not y.is_floating_point()
     if not classes or not bool(((y >= 0) & (y < f.shape[1])).all()):
         raise ValueError(

@@ -117,7 +117,7 @@ class Cotangents:
 
 
 def _are_classes(targets: Any) -> TypeGuard[Tensor]:
-    return isinstance(targets, Tensor) and not targets.is_floating_point()
+    return isinstance(targets, Tensor) and not (targets.is_floating_point() or targets.is_complex())
 
 
 def _root(f: Float[Tensor, "*lead C"], likelihood: str) -> Float[Tensor, "M *lead C"]:
@@ -147,7 +147,7 @@ def _categorical_root(p: Float[Tensor, "*lead C"]) -> Float[Tensor, "M *lead C"]
     return L.movedim(-1, 0).contiguous()
 
 
-def _draw(f: Tensor, likelihood: str, samples: int, generator: torch.Generator | None) -> Tensor:
+def _draw(f: Tensor, likelihood: str, samples: int, generator: torch.Generator) -> Tensor:
     """`samples` labels drawn from the model's own distribution, by inverting its cumulative distribution function."""
     terms = f.shape[1:-1] if likelihood == "categorical" else f.shape[1:]
     uniform = torch.rand(len(f), samples, *terms, generator=generator, dtype=torch.float64, device="cpu")
@@ -182,7 +182,7 @@ def _as_expected(f: Tensor, targets: Tensor, likelihood: str) -> Tensor:
     y = targets.to(f.device)
     if likelihood != "categorical" and y.dim() == f.dim() - 1 and f.shape[-1] == 1:
         y = y.unsqueeze(-1)
-    if y.shape != wanted or (likelihood == "categorical" and y.is_floating_point()):
+    if y.shape != wanted or y.is_complex() or (likelihood == "categorical" and not _are_classes(y)):
         kind = "class indices" if likelihood == "categorical" else "values"
         raise ValueError(
             f"likelihood={likelihood!r} needs targets of shape {tuple(wanted)} ({kind}), "

@@ -14,7 +14,7 @@ from torchtangent.curvature.moments import Moment
 from torchtangent.curvature.representation import Layers
 from torchtangent.curvature.segments import matrix_segments
 from torchtangent.jacobians.factors import Lookup, Outer
-from torchtangent.operators import Basis, Columns, DiagonalOperator, Identity, Operator, Place, Segment, Space
+from torchtangent.operators import Basis, DiagonalOperator, Operator, Place, Segment, Space
 from torchtangent.operators.product import product
 
 
@@ -118,7 +118,7 @@ class LookupMoments(LayerMoments):
 
     def rotated_squares(self, layers: Layers, bases: list[tuple[Basis, Basis]]) -> list[Tensor]:
         layer = _expect(layers[self.weight], Lookup, self.weight)
-        Q = matrix_of(bases[0][1], layer.d)
+        Q = bases[0][1].dense()
         _, row, values = layer.rows()
         rotated = (values @ Q).square().sum(1)
         return [rotated.new_zeros(layer.shape[0], Q.shape[1]).index_add_(0, row, rotated)]
@@ -171,7 +171,7 @@ def _stored(d: Float[Tensor, "N G C S O"]) -> tuple[int, int]:
 
 def _rotate_inputs(a: Float[Tensor, "N G S I"], bases: tuple[Basis, ...]) -> Float[Tensor, "N G S r"]:
     N, G, S, _ = a.shape
-    Q = torch.stack([matrix_of(b, a) for b in bases])
+    Q = torch.stack([basis.dense() for basis in bases])
     if a.stride(3) == 1:
         return product(a.transpose(0, 1).reshape(G, N * S, -1), Q).view(G, N, S, -1).transpose(0, 1)
     return product(Q.mT, input_rows(a).mT).view(G, -1, N, S).permute(2, 0, 3, 1)
@@ -179,21 +179,12 @@ def _rotate_inputs(a: Float[Tensor, "N G S I"], bases: tuple[Basis, ...]) -> Flo
 
 def _rotate_cotangents(d: Float[Tensor, "N G C S O"], bases: tuple[Basis, ...]) -> Float[Tensor, "N G C S r"]:
     S, axes = d.shape[3], _stored(d)
-    Q = torch.stack([matrix_of(b, d) for b in bases])
+    Q = torch.stack([basis.dense() for basis in bases])
     if d.stride(4) == 1:
         rotated = product(cotangent_rows(d), Q).unflatten(1, (-1, S))
     else:
         rotated = (Q.mT.unsqueeze(1) @ _stacked(d).mT).mT
     return rotated.unflatten(1, [d.shape[axis] for axis in axes]).movedim((1, 0, 2), (axes[0], 1, axes[1]))
-
-
-def matrix_of(basis: Basis, like: Tensor) -> Float[Tensor, "n r"]:
-    """The columns of a basis as a matrix."""
-    if isinstance(basis, Columns):
-        return basis.matrix
-    if isinstance(basis, Identity):
-        return torch.eye(basis.size, dtype=like.dtype, device=like.device)
-    return basis.dense()
 
 
 def _expect(layer, kind, name):  # type: ignore[no-untyped-def]

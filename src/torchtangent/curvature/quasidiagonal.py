@@ -5,18 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.curvature.diagonal import DiagonalSum
-from torchtangent.curvature.representation import (
-    Accumulator,
-    Blocks,
-    Layers,
-    Representation,
-    Scope,
-    Side,
-)
+from torchtangent.curvature.representation import Accumulator, Blocks, Layers, Representation, Scope, Side
 from torchtangent.curvature.segments import matrix_segments
 from torchtangent.jacobians.factors import Dense, LayerJacobian, Outer
 from torchtangent.operators import ArrowheadOperator, Place, Segment, Space
@@ -66,7 +58,7 @@ class ArrowheadSum(Accumulator):
                 f"entry of '{self.bias}'. Use another representation for them."
             )
         self.segments = segments
-        new = [_squares(weight, bias), _edge(weight, bias), bias.square_sum().flatten()]
+        new = _moments(weight, bias)
         self.sums = [a + b for a, b in zip(self.sums, new, strict=True)] if self.sums else new
 
     def finish(self, n: int) -> Blocks:
@@ -95,20 +87,12 @@ def _has_rows_for(weight: LayerJacobian, bias: LayerJacobian) -> bool:
     return weight.shape[: len(bias.shape)] == bias.shape
 
 
-def _squares(weight: LayerJacobian, bias: LayerJacobian) -> Float[Tensor, "O I"]:
-    """Σ_nc J_w², with a row for each unit."""
-    if isinstance(weight, Outer):
-        return weight.square_sum_matrix().flatten(0, 1)
-    if isinstance(weight, Dense) and weight.order:
-        return weight.matrix().square().sum((0, 1))
-    return weight.square_sum().reshape(bias.shape.numel(), -1)
-
-
-def _edge(weight: LayerJacobian, bias: LayerJacobian) -> Float[Tensor, "O I"]:
-    """Σ_nc J_w[o,i] J_b[o]."""
-    b = bias.flat()
+def _moments(weight: LayerJacobian, bias: LayerJacobian) -> list[Tensor]:
+    """Σ_nc J_w[o,i]² and Σ_nc J_w[o,i] J_b[o], (O, I), and Σ_nc J_b[o]², (O,)."""
+    b, corner = bias.flat(), bias.square_sum().flatten()
     if isinstance(weight, Outer):
         d = torch.einsum("ngcso,ncgo->ngso", weight.d, b.unflatten(2, (weight.groups, -1)))
-        return torch.einsum("ngso,ngsi->goi", d, weight.a).flatten(0, 1)
+        edge = torch.einsum("ngso,ngsi->goi", d, weight.a).flatten(0, 1)
+        return [weight.square_sum_matrix().flatten(0, 1), edge, corner]
     w = weight.matrix() if isinstance(weight, Dense) and weight.order else weight.dense().reshape(*b.shape, -1)
-    return torch.einsum("ncoi,nco->oi", w, b)
+    return [w.square().sum((0, 1)), torch.einsum("ncoi,nco->oi", w, b), corner]

@@ -121,23 +121,25 @@ class Side(Accumulator):
         self._sweep = 0
 
     def update(self, layers: Layers) -> None:
-        for part in self.parts:
-            if self._sweep < part.sweeps:
-                part.update(layers)
+        for part in self._unfinished:
+            part.update(layers)
 
     def again(self, layers: Layers) -> None:
-        for part in self.parts:
-            if self._sweep < part.sweeps:
-                part.again(layers)
+        for part in self._unfinished:
+            part.again(layers)
 
     def end_sweep(self) -> None:
-        for part in self.parts:
-            if self._sweep < part.sweeps:
-                part.end_sweep()
+        for part in self._unfinished:
+            part.end_sweep()
         self._sweep += 1
 
     def finish(self, n: int) -> Blocks:
         return [block for part in self.parts for block in part.finish(n)]
+
+    @property
+    def _unfinished(self) -> list[Accumulator]:
+        """Those that need this pass over the data."""
+        return [part for part in self.parts if self._sweep < part.sweeps]
 
 
 def module_of(name: str) -> str:

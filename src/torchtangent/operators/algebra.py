@@ -126,7 +126,7 @@ def inverted(M: Operator, damping: float) -> Operator:
 
 @inverted.register
 def _(M: DiagonalOperator, damping: float) -> Operator:
-    return DiagonalOperator(M._spectrum.inverse(damping, 0.0, repr(M)).values)
+    return DiagonalOperator(M._spectrum.inverse(damping, repr(M)).values)
 
 
 @inverted.register

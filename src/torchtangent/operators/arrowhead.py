@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchtangent.operators.base import Operator
 from torchtangent.operators.basis import BatchBasis
+from torchtangent.operators.checks import check_alike
 from torchtangent.operators.space import Space
 from torchtangent.operators.spectrum import Factorization, Spectrum, indefinite, rounding, singular, square_sum
 from torchtangent.operators.symmetric import eigh
@@ -52,6 +53,7 @@ class ArrowheadOperator(Operator):
         shapes = [tuple(t.shape) for t in (self.diagonal, self.edge, self.corner)]
         if len(shapes[0]) != 2 or shapes[1] != shapes[0] or shapes[2] != shapes[0][:1]:
             raise ValueError(f"ArrowheadOperator needs shapes (R, I), (R, I) and (R,), got {shapes}.")
+        check_alike([self.diagonal, self.edge, self.corner])
         self._describe(self.diagonal.numel() + self.corner.numel(), like=self.diagonal)
 
     def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:

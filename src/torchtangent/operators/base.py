@@ -18,14 +18,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchtangent.notice import dtype_name
 from torchtangent.operators.autocast import without_autocast
 from torchtangent.operators.basis import Basis
-from torchtangent.operators.checks import Number, check_alike, checked_damping
+from torchtangent.operators.checks import Number, check_alike, check_real, checked_damping
 from torchtangent.operators.derivative import with_slope
 from torchtangent.operators.estimate import Estimate, estimated_diagonal, estimated_trace
 from torchtangent.operators.krylov import top_eigenpairs
-from torchtangent.operators.space import Restore, Space, Vector, tensor_columns
-from torchtangent.operators.spectrum import EXACT_LIMIT, Eigh, Factorization, Spectrum, dtype_name
+from torchtangent.operators.space import Restore, Space, Vector, check_kind, tensor_columns
+from torchtangent.operators.spectrum import EXACT_LIMIT, Eigh, Factorization, Spectrum
 from torchtangent.operators.tree import converted, parts
 
 Self = TypeVar("Self", bound="Operator")
@@ -169,8 +170,7 @@ class Operator(ABC):
         """
         if k is not None and k < 1:
             raise ValueError(f"k must be at least 1, got {k}.")
-        few = k is not None and (10 * k if self.size <= EXACT_LIMIT else 4 * k) <= self.size
-        if k is not None and few and self.matrix_free:
+        if k is not None and self.matrix_free and k * (10 if self.size <= EXACT_LIMIT else 4) <= self.size:
             return top_eigenpairs(self, k, seed)
         return self._spectrum.leading(k)
 
@@ -262,8 +262,7 @@ class Operator(ABC):
                 dtype = kind
             elif kind is not None:
                 device = kind
-        if dtype is not None and not dtype.is_floating_point:
-            raise ValueError(f"An operator holds floating-point numbers, which {dtype_name(dtype)} are not.")
+        check_real(dtype or self.dtype)
         where = self.device if device is None else torch.empty(0, device=device).device  # "cuda" is "cuda:0"
         if where == self.device and dtype in (None, self.dtype):
             return self
@@ -314,19 +313,21 @@ class Operator(ABC):
 
     def _describe(self, size: int, like: Tensor | Operator) -> None:
         """Set the attributes that follow from the arguments: size, dtype and device."""
+        check_real(like.dtype)
         self.__dict__.update(size=size, dtype=like.dtype, device=like.device)
 
     def _columns(self, v: Vector) -> tuple[Float[Tensor, "P K"], Restore]:
         """The vector as columns, and the function that brings a result back to its format."""
-        if isinstance(v, Tensor):
+        if self.space is not None:
+            V, restore = self.space.flatten(v)
+        elif isinstance(v, Tensor):
             V, restore = tensor_columns(v, self.size)
-        elif self.space is None:
+        else:
+            check_kind(v)
             raise ValueError(
                 f"A {type(v).__name__} vector needs names and shapes of the parameters: "
                 "attach them by operator.on(space)."
             )
-        else:
-            V, restore = self.space.flatten(v)
         if V.dtype != self.dtype or V.device != self.device:
             raise ValueError(
                 f"The vector is {V.dtype} on {V.device}, the operator {self.dtype} on {self.device}. "

@@ -47,7 +47,7 @@ class Basis(ABC):
         """(Q ∘ Q) C with the entrywise square of Q."""
 
     def dense(self) -> Float[Tensor, "P R"]:
-        """Q as one matrix."""
+        """Q as one matrix; not a copy if it is stored as one."""
         return self.lift(torch.eye(self.rank, dtype=self.dtype, device=self.device))
 
     def __repr__(self) -> str:
@@ -112,6 +112,9 @@ class Columns(Basis):
 
     def lift_squared(self, C: Float[Tensor, "R K"]) -> Float[Tensor, "P K"]:
         return product(self.matrix.square(), C)
+
+    def dense(self) -> Float[Tensor, "P R"]:
+        return self.matrix
 
 
 @final

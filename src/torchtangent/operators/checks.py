@@ -8,21 +8,28 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from torchtangent.operators.spectrum import dtype_name
+from torchtangent.notice import dtype_name
 
 if TYPE_CHECKING:
     from torchtangent.operators.base import Operator
+    from torchtangent.operators.basis import Basis
 
 Number = float | int | Tensor
 """A damping or a factor; a tensor must hold a single number."""
 
 
-def check_alike(operators: Sequence[Operator]) -> None:
-    """Refuse to combine operators of different dtypes or devices."""
-    kinds = {(M.dtype, M.device.type) for M in operators}
+def check_real(dtype: torch.dtype) -> None:
+    """Refuse complex numbers and integers."""
+    if not dtype.is_floating_point:
+        raise ValueError(f"An operator holds floating-point numbers, which {dtype_name(dtype)} are not.")
+
+
+def check_alike(parts: Sequence[Operator | Basis | Tensor]) -> None:
+    """Refuse to combine what has different dtypes or devices; an identity may have none."""
+    kinds = {(part.dtype, part.device.type) for part in parts if part.dtype is not None and part.device is not None}
     if len(kinds) > 1:
         said = " and ".join(sorted(f"{dtype_name(dtype)} on {device}" for dtype, device in kinds))
-        raise ValueError(f"These operators do not go together: {said}. Convert some with .to().")
+        raise ValueError(f"These parts do not go together: {said}. Convert some with .to().")
 
 
 def checked_damping(damping: Number, dtype: torch.dtype) -> float:

@@ -15,8 +15,7 @@ from torch import Tensor
 from torchtangent.operators.base import Operator
 from torchtangent.operators.checks import check_alike
 from torchtangent.operators.columns import column_squares
-from torchtangent.operators.derivative import linear
-from torchtangent.operators.krylov import conjugate_gradients
+from torchtangent.operators.krylov import iterative
 from torchtangent.operators.space import Space
 from torchtangent.operators.spectrum import EXACT_LIMIT, Factorization, Spectrum, dense_spectrum, rounding
 
@@ -64,7 +63,7 @@ class SumOperator(Operator):
 
         if self.size <= EXACT_LIMIT:
             return DenseOperator(self.dense())._factorize(damping)
-        return iterative(self, damping)
+        return by_iterations(self, damping)
 
     def _decompose(self) -> Spectrum:
         check_exact(self, "All eigenvalues", "eigh(k) finds the k largest; for all add operators of one structure")
@@ -196,7 +195,7 @@ class InverseOperator(Operator):
 
     def _decompose(self) -> Spectrum:
         self._factor  # noqa: B018  # raises if the base is singular
-        return self.base._spectrum.inverse(self.damping, 0.0, repr(self.base))
+        return self.base._spectrum.inverse(self.damping, repr(self.base))
 
     def _diagonal(self) -> Float[Tensor, " P"]:
         return self._spectrum.diagonal()
@@ -208,27 +207,13 @@ class InverseOperator(Operator):
 def spectral_or_iterative(operator: Operator, damping: float) -> Factorization:
     """A factorization by eigendecomposition, or by conjugate gradients if the operator is large and matrix-free."""
     if operator.matrix_free and operator.size > EXACT_LIMIT:
-        return iterative(operator, damping)
-    return operator._spectrum.factorization(damping, rounding(operator.dtype, operator.size), repr(operator))
+        return by_iterations(operator, damping)
+    return operator._spectrum.factorization(damping, repr(operator), rounding(operator.dtype, operator.size))
 
 
-def iterative(operator: Operator, damping: float) -> Factorization:
+def by_iterations(operator: Operator, damping: float) -> Factorization:
     """Conjugate gradients, close to rounding accuracy, in the place of a factorization."""
-
-    def solution(V: Tensor) -> Tensor:
-        X, report = conjugate_gradients(
-            lambda U: operator._matmat(U).add(U, alpha=damping),
-            V,
-            rtol=20 * torch.finfo(V.dtype).eps ** 0.75,
-            max_iter=_PRODUCTS,
-        )
-        report.warn(repr(operator), _PRODUCTS)
-        return X
-
-    def solve(V: Tensor) -> Tensor:
-        return linear(solution, solution, V)
-
-    return Factorization(solve, lambda: operator._spectrum.logdet(damping, 0.0, repr(operator)))
+    return iterative(operator, damping, rtol=20 * torch.finfo(operator.dtype).eps ** 0.75, max_iter=_PRODUCTS)
 
 
 def check_exact(operator: Operator, what: str, advice: str) -> None:

@@ -68,7 +68,7 @@ class DenseOperator(Operator):
                 return Factorization(lambda V: torch.linalg.lu_solve(LU, pivots, V), lambda: self._no_logdet(damping))
         if damping == 0:
             raise singular(repr(self), damping)
-        return self._spectrum.factorization(damping, 0.0, repr(self))
+        return self._spectrum.factorization(damping, repr(self))
 
     def _decompose(self) -> Spectrum:
         return dense_spectrum(self.matrix)

@@ -42,8 +42,8 @@ class DiagonalOperator(Operator):
 
     def _factorize(self, damping: float) -> Factorization:
         spectrum, name = self._spectrum, repr(self)
-        shifted = spectrum.shifted(damping, 0.0, name)[0].unsqueeze(1)
-        return Factorization(lambda V: V / shifted, lambda: spectrum.logdet(damping, 0.0, name))
+        shifted = spectrum.shifted(damping, name)[0].unsqueeze(1)
+        return Factorization(lambda V: V / shifted, lambda: spectrum.logdet(damping, name))
 
     def _decompose(self) -> Spectrum:
         return Spectrum(self.values, Identity(self.size, self.dtype, self.device))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import final
 
 from jaxtyping import Float
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from torchtangent.operators.base import Operator
 from torchtangent.operators.basis import Basis, KroneckerBasis, as_basis
+from torchtangent.operators.checks import check_alike
 from torchtangent.operators.space import Space
 from torchtangent.operators.spectrum import Factorization, Spectrum, rounding
 
@@ -41,23 +43,28 @@ class EigenOperator(Operator):
     space: Space | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        left, right = as_basis(self.left), as_basis(self.right)
+        left, right = self._bases
         if tuple(self.values.shape) != (left.rank, right.rank):
             raise ValueError(
                 f"EigenOperator with bases of ranks {left.rank} and {right.rank} needs values of shape "
                 f"({left.rank}, {right.rank}), got {tuple(self.values.shape)}."
             )
+        check_alike([left, right, self.values])
         self._describe(left.size * right.size, like=self.values)
+
+    @cached_property
+    def _bases(self) -> tuple[Basis, Basis]:
+        return as_basis(self.left), as_basis(self.right)
 
     def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
         return self._spectrum.matmat(V)
 
     def _factorize(self, damping: float) -> Factorization:
-        tolerance = rounding(self.dtype, max(as_basis(self.left).size, as_basis(self.right).size))
-        return self._spectrum.factorization(damping, tolerance, repr(self))
+        tolerance = rounding(self.dtype, max(basis.size for basis in self._bases))
+        return self._spectrum.factorization(damping, repr(self), tolerance)
 
     def _decompose(self) -> Spectrum:
-        return Spectrum(self.values.reshape(-1), KroneckerBasis(as_basis(self.left), as_basis(self.right)))
+        return Spectrum(self.values.reshape(-1), KroneckerBasis(*self._bases))
 
     def _diagonal(self) -> Float[Tensor, " P"]:
         return self._spectrum.diagonal()

@@ -13,10 +13,10 @@ from torch import Tensor
 from torchtangent.notice import warn
 from torchtangent.operators.autocast import without_autocast
 from torchtangent.operators.base import Operator
-from torchtangent.operators.checks import Number, checked_damping
+from torchtangent.operators.checks import Number, check_real, checked_damping
 from torchtangent.operators.columns import column_squares, unit_columns
 from torchtangent.operators.derivative import linear
-from torchtangent.operators.krylov import SolveReport, conjugate_gradients
+from torchtangent.operators.krylov import SolveReport, conjugate_gradients, iterative
 from torchtangent.operators.space import Space, Vector
 from torchtangent.operators.spectrum import EXACT_LIMIT, Factorization, Spectrum, dense_spectrum
 
@@ -70,6 +70,7 @@ class ImplicitOperator(Operator):
     products_only: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        check_real(self.dtype)
         where = torch.empty(0, dtype=self.dtype, device=self.device).device  # "cuda" is "cuda:0"
         object.__setattr__(self, "device", where)
 
@@ -77,7 +78,7 @@ class ImplicitOperator(Operator):
     def cg(self, v: Vector, damping: Number = 0.0) -> tuple[Any, SolveReport]:
         """(M + damping·I)⁻¹ v by conjugate gradients, and a report instead of warnings."""
         V, restore = self._columns(v)
-        X, report = self._conjugate_gradients(V.detach(), checked_damping(damping, self.dtype))
+        X, report = conjugate_gradients(self, checked_damping(damping, self.dtype), V.detach(), **self._settings)
         return restore(X), report
 
     def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
@@ -87,12 +88,7 @@ class ImplicitOperator(Operator):
         return out.clone() if _owner(out) is _owner(V) else out
 
     def _factorize(self, damping: float) -> Factorization:
-        def solve(V: Tensor) -> Tensor:
-            X, report = self._conjugate_gradients(V, damping)
-            report.warn(repr(self), self._limit, _OPTIONS)
-            return X
-
-        return Factorization(lambda V: linear(solve, solve, V), lambda: self._spectrum.logdet(damping, 0.0, repr(self)))
+        return iterative(self, damping, options=_OPTIONS, **self._settings)
 
     def _decompose(self) -> Spectrum:
         self._check_size("All eigenvalues", "eigh(k) finds the k largest; for all use a structured representation")
@@ -112,18 +108,11 @@ class ImplicitOperator(Operator):
         self._check_size("The exact norm", "use a structured representation")
         return column_squares(self)
 
-    def _conjugate_gradients(self, V: Tensor, damping: float) -> tuple[Tensor, SolveReport]:
-        return conjugate_gradients(
-            lambda X: self._matmat(X).add(X, alpha=damping),
-            V,
-            rtol=self.rtol,
-            max_iter=self._limit,
-            precondition=self.preconditioner._matmat if self.preconditioner else None,
-        )
-
     @property
-    def _limit(self) -> int:
-        return min(10 * self.size, 1000) if self.max_iter is None else self.max_iter
+    def _settings(self) -> dict[str, Any]:
+        """Those of conjugate gradients."""
+        limit = min(10 * self.size, 1000) if self.max_iter is None else self.max_iter
+        return {"rtol": self.rtol, "max_iter": limit, "preconditioner": self.preconditioner}
 
     def _check_size(self, what: str, advice: str) -> None:
         """Refuse what takes P products with a large operator; warn if they are many."""

@@ -53,11 +53,11 @@ class KroneckerOperator(Operator):
 
     def _factorize(self, damping: float) -> Factorization:
         if damping != 0:
-            return self._spectrum.factorization(damping, 0.0, repr(self))
+            return self._spectrum.factorization(damping, repr(self))
         left, right = self.left._factorize(0.0), self.right._factorize(0.0)
         return Factorization(
             lambda V: both_sides(left.solve, right.solve, V, (self.left.size, self.right.size)),
-            lambda: self._spectrum.logdet(0.0, 0.0, repr(self)),
+            lambda: self._spectrum.logdet(0.0, repr(self)),
         )
 
     def _decompose(self) -> Spectrum:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,11 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.notice import warn
+from torchtangent.notice import dtype_name, warn
 from torchtangent.operators.basis import Columns
+from torchtangent.operators.derivative import linear
 from torchtangent.operators.lanczos import leading_pairs
 from torchtangent.operators.scale import scale_of
-from torchtangent.operators.spectrum import Eigh, dtype_name, or_wider
+from torchtangent.operators.spectrum import Eigh, Factorization, or_wider
+from torchtangent.operators.symmetric import asymmetry
 
 if TYPE_CHECKING:
     from torchtangent.operators.base import Operator
@@ -46,7 +48,9 @@ class SolveReport:
         """Warn if the solution is not as accurate as asked for; `options` says what helps if the limit was reached."""
         if self.converged:
             return
-        if not self.definite:
+        if bool(self.residuals.isnan().any()):
+            why = "The vector or the products have NaN or infinity."
+        elif not self.definite:
             why = "The damped matrix is not positive definite: raise damping."
         elif self.iterations >= max_iter:
             why = f"That is the limit: raise damping{options}."
@@ -60,29 +64,53 @@ class SolveReport:
         )
 
 
+def iterative(
+    M: Operator,
+    damping: float,
+    *,
+    rtol: float,
+    max_iter: int,
+    preconditioner: Operator | None = None,
+    options: str = "",
+) -> Factorization:
+    """Conjugate gradients in the place of a factorization of M + damping·I; they warn if they miss `rtol`."""
+
+    def solve(V: Tensor) -> Tensor:
+        X, report = conjugate_gradients(M, damping, V, rtol=rtol, max_iter=max_iter, preconditioner=preconditioner)
+        report.warn(repr(M), max_iter, options)
+        return X
+
+    return Factorization(lambda V: linear(solve, solve, V), lambda: M._spectrum.logdet(damping, repr(M)))
+
+
 def conjugate_gradients(
-    matmat: Callable[[Tensor], Tensor],
+    M: Operator,
+    damping: float,
     B: Float[Tensor, "P K"],
     *,
     rtol: float,
     max_iter: int,
-    precondition: Callable[[Tensor], Tensor] | None = None,
+    preconditioner: Operator | None = None,
 ) -> tuple[Float[Tensor, "P K"], SolveReport]:
-    """Solve A X = B for a positive definite A, each column separately.
+    """Solve A X = B for A = M + damping·I, which is to be positive definite, each column separately.
 
     Columns that have converged, or whose search direction has no positive curvature, stay as they are.
     """
+
+    def times(V: Tensor) -> Tensor:
+        return M._matmat(V).add(V, alpha=damping)
+
     scale = scale_of(B, 0)
     B = B / scale
     norms = torch.linalg.vector_norm(B, dim=0)
     goal = rtol * norms
     X, R = torch.zeros_like(B), B.clone()
-    Z = precondition(R) if precondition else R
+    Z = preconditioner._matmat(R) if preconditioner else R
     D, rho = Z.clone(), (R * Z).sum(0)
     iterations, definite = 0, torch.ones_like(norms, dtype=torch.bool)
     active = torch.linalg.vector_norm(R, dim=0) > goal
     while iterations < max_iter and bool(active.any()):
-        AD = matmat(D)
+        AD = times(D)
         iterations += 1
         curvature = (D * AD).sum(0)
         definite &= ~active | (curvature > 0)
@@ -91,13 +119,14 @@ def conjugate_gradients(
         X.addcmul_(D, step)
         R.addcmul_(AD, step, value=-1)
         active &= torch.linalg.vector_norm(R, dim=0) > goal
-        Z = precondition(R) if precondition else R
+        Z = preconditioner._matmat(R) if preconditioner else R
         rho, previous = (R * Z).sum(0), rho
         D.mul_(torch.where(active, rho / previous, 0)).add_(Z)
-    residuals = torch.linalg.vector_norm(B - matmat(X), dim=0) / norms.clamp(min=torch.finfo(B.dtype).tiny)
+    residuals = torch.linalg.vector_norm(B - times(X), dim=0) / norms.clamp(min=torch.finfo(B.dtype).tiny)
     # Rounding lets the recursive residual drift below the true one by a little: allow it a factor of two.
     converged = bool((residuals <= 2 * rtol).all())
-    return X * scale, SolveReport(converged, iterations, residuals, rtol, bool(definite.all()))
+    X = torch.where(residuals.isnan(), torch.nan, X * scale)
+    return X, SolveReport(converged, iterations, residuals, rtol, bool(definite.all()))
 
 
 def top_eigenpairs(M: Operator, k: int, seed: int) -> Eigh:
@@ -107,11 +136,11 @@ def top_eigenpairs(M: Operator, k: int, seed: int) -> Eigh:
     """
 
     def check(block: Tensor, dtype: torch.dtype) -> None:
-        gap, size = torch.linalg.vector_norm(block - block.T), torch.linalg.vector_norm(block)
-        if not bool(torch.isfinite(size)):
+        gap = asymmetry(block, dtype)
+        if math.isnan(gap):
             raise ValueError(f"Products with {M!r} have NaN or infinity.")
-        if bool(gap > 10 * torch.finfo(dtype).eps ** 0.5 * size):
-            raise ValueError(f"{M!r} is not symmetric: ‖M − Mᵀ‖ / ‖M‖ is about {float(gap / size):.1e}.")
+        if gap > 0:
+            raise ValueError(f"{M!r} is not symmetric: ‖M − Mᵀ‖ / ‖M‖ is about {gap:.1e}.")
 
     tol = torch.finfo(M.dtype).eps ** (2 / 3)
     # Narrow blocks: each column is a product, which may be a sweep over data.

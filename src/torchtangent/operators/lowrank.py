@@ -42,7 +42,7 @@ class LowRankOperator(Operator):
         return self.rows.T @ (self.rows @ V)
 
     def _factorize(self, damping: float) -> Factorization:
-        return self._spectrum.factorization(damping, rounding(self.dtype, max(self.rows.shape)), repr(self))
+        return self._spectrum.factorization(damping, repr(self), rounding(self.dtype, max(self.rows.shape)))
 
     def _decompose(self) -> Spectrum:
         return thin_spectrum(self.rows)

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchtangent.notice import dtype_name
+
 _LARGE = 1 << 22  # bytes from which on NumPy asks
 _WORTH = 1 << 30  # bytes from which on it is worth a look whether there are so many
 
@@ -39,7 +41,7 @@ def require(what: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch
     """Refuse what is larger than the memory that is free: on a CPU the system would kill the process without a word."""
     size = math.prod(shape) * dtype.itemsize
     if size >= _WORTH and size > (free := _free(device)):
-        sizes, numbers = " × ".join(f"{n:,}" for n in shape), str(dtype).removeprefix("torch.")
+        sizes, numbers = " × ".join(f"{n:,}" for n in shape), dtype_name(dtype)
         wanted, there = (f"{number / 2**30:.1f} GiB" for number in (size, free))
         raise MemoryError(f"{what} ({sizes}, {numbers}) takes {wanted}, and {there} are free on {device}. {advice}")
 

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from torchtangent.notice import dtype_name
 from torchtangent.operators.base import Operator
 from torchtangent.operators.basis import (
     Basis,
@@ -84,7 +85,7 @@ class _Writer:
             case Tensor():
                 return {"tensor": self._store(value)}
             case torch.dtype():
-                return {"dtype": str(value).removeprefix("torch.")}
+                return {"dtype": dtype_name(value)}
             case torch.device():
                 return {"device": None}
             case torch.Size():

@@ -74,11 +74,7 @@ class Space:
         if isinstance(v, Mapping):
             self._check_names(v)
             return self._concatenate([v[name] for name in self.names]), self._to_dict
-        if not isinstance(v, list | tuple):
-            raise TypeError(
-                f"A vector is a flat tensor, a dict of tensors by parameter name or a list of tensors, got "
-                f"{type(v).__name__}.{_remedy(v)}"
-            )
+        check_kind(v)
         if len(v) != len(self.names):
             raise ValueError(f"A list vector needs one tensor per parameter: expected {len(self.names)}, got {len(v)}.")
         return self._concatenate(v), lambda out: type(v)(self.split(out[:, 0]).values())
@@ -107,6 +103,15 @@ class Space:
             if tensor.shape != shape:
                 raise ValueError(f"Parameter '{name}': expected shape {tuple(shape)}, got {tuple(tensor.shape)}.")
         return torch.cat([tensor.reshape(-1, 1) for tensor in tensors])
+
+
+def check_kind(v: object) -> None:
+    """Refuse what is no kind of vector, and say what makes it one."""
+    if not isinstance(v, Tensor | Mapping | list | tuple):
+        raise TypeError(
+            f"A vector is a flat tensor, a dict of tensors by parameter name or a list of tensors, got "
+            f"{type(v).__name__}.{_remedy(v)}"
+        )
 
 
 def tensor_columns(v: Tensor, size: int) -> tuple[Float[Tensor, "P K"], Restore]:

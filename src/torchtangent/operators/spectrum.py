@@ -102,30 +102,30 @@ class Spectrum:
         total = self.values.sum() if power == 1 else square_sum(self.values)
         return total + self.missing * self.rest**power if self.missing else total
 
-    def inverse(self, damping: float, tolerance: float, name: str) -> Spectrum:
+    def inverse(self, damping: float, name: str, tolerance: float = 0.0) -> Spectrum:
         """The spectrum of (M + damping·I)⁻¹; an error if an eigenvalue is zero.
 
         Args:
             damping: added to every eigenvalue.
-            tolerance: if damping is zero, eigenvalues below tolerance · max |λ| count as zero.
             name: the operator's name, for the error.
+            tolerance: if damping is zero, eigenvalues below tolerance · max |λ| count as zero.
         """
-        shifted, _ = self.shifted(damping, tolerance, name)
+        shifted, _ = self.shifted(damping, name, tolerance)
         rest = 1 / (self.rest + damping) if self.missing else 0.0
         return Spectrum(shifted.reciprocal_(), self.basis, rest)
 
-    def logdet(self, damping: float, tolerance: float, name: str) -> Float[Tensor, ""]:
+    def logdet(self, damping: float, name: str, tolerance: float = 0.0) -> Float[Tensor, ""]:
         """log det(M + damping·I); an error if that is not positive definite."""
-        shifted, smallest = self.shifted(damping, tolerance, name)
+        shifted, smallest = self.shifted(damping, name, tolerance)
         if smallest < 0:
             raise indefinite(name, smallest, "log-determinant")
         return shifted.log_().sum() + (self.missing * math.log(self.rest + damping) if self.missing else 0.0)
 
-    def factorization(self, damping: float, tolerance: float, name: str) -> Factorization:
+    def factorization(self, damping: float, name: str, tolerance: float = 0.0) -> Factorization:
         """Damped solves and log-determinants from the eigenvalues."""
         return Factorization(
-            self.inverse(damping, tolerance, name).matmat,
-            lambda: self.logdet(damping, tolerance, name),
+            self.inverse(damping, name, tolerance).matmat,
+            lambda: self.logdet(damping, name, tolerance),
         )
 
     def root(self, name: str) -> Spectrum:
@@ -157,14 +157,12 @@ class Spectrum:
         full = self.completed()
         values, index = full.values.sort(descending=True)
         if k is not None:
-            above = int((values >= 0).sum()) if full.missing else len(values)
             # In this order, the zeros of the complement come right before the negative eigenvalues.
-            below = max(0, k - above - full.missing)
-            values = torch.cat([values[: min(k, above)], values[above : above + below]])
-            index = torch.cat([index[: min(k, above)], index[above : above + below]])
+            place = torch.arange(len(values), device=values.device) + full.missing * (values < 0)
+            values, index = values[place < k], index[place < k]
         return Eigh(values, pick(full.basis, index))
 
-    def shifted(self, damping: float, tolerance: float, name: str) -> tuple[Float[Tensor, " R"], float]:
+    def shifted(self, damping: float, name: str, tolerance: float = 0.0) -> tuple[Float[Tensor, " R"], float]:
         """λ + damping, and the smallest of these and ρ + damping; an error if one is zero, a warning if it is noise."""
         shifted = self.values + damping
         if not self.values.numel():
@@ -220,15 +218,6 @@ def square_sum(t: Tensor) -> Float[Tensor, ""]:
 def rounding(dtype: torch.dtype, size: int) -> float:
     """The relative error that a decomposition of this size may leave on a zero eigenvalue."""
     return size * torch.finfo(dtype).eps
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """The name of a dtype without `torch.`.
-
-    >>> dtype_name(torch.float32)
-    'float32'
-    """
-    return str(dtype).removeprefix("torch.")
 
 
 def or_wider(dtype: torch.dtype) -> str:

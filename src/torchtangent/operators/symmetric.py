@@ -1,4 +1,4 @@
-"""Symmetric matrices: Gram matrices at half the work, and an eigendecomposition that does not fail."""
+"""Symmetric matrices: whether one is, Gram matrices at half the work, an eigendecomposition that does not fail."""
 
 from __future__ import annotations
 
@@ -54,6 +54,18 @@ def reflect(lower: Float[Tensor, "I I"]) -> Float[Tensor, "I I"]:
         corner.copy_(corner.tril() + corner.tril(-1).T)
         lower[:i, i:end] = lower[i:end, :i].T
     return lower
+
+
+def asymmetry(M: Float[Tensor, "n n"], dtype: torch.dtype) -> float:
+    """‖M − Mᵀ‖ / ‖M‖, or 0 if rounding in this dtype explains it; NaN if M has NaN or infinity.
+
+    >>> asymmetry(torch.tensor([[1.0, 2.0], [2.0, 1.0]]), torch.float32)
+    0.0
+    """
+    M = M.detach()
+    # In float64, where squares of float32 numbers neither overflow nor underflow.
+    gap, size = (float(torch.linalg.vector_norm(t, dtype=torch.float64)) for t in (M - M.T, M))
+    return 0.0 if gap == 0 or gap < 10 * torch.finfo(dtype).eps ** 0.5 * size else gap / size
 
 
 def eigh(M: Float[Tensor, "*G n n"]) -> tuple[Float[Tensor, "*G n"], Float[Tensor, "*G n n"]]:

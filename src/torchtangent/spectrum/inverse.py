@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from torchtangent.notice import dtype_name
 from torchtangent.spectrum.checks import resolution
 
 
@@ -30,7 +31,7 @@ def singular(smallest: float, largest: float, ridge: float, dtype: torch.dtype, 
     size = max(abs(smallest), abs(largest), ridge)
     if size == 0:
         return ValueError("K is zero: it has no inverse, and fits nothing. Check how it was computed.")
-    name, precision = "K + ridge·I" if ridge else "K", str(dtype).removeprefix("torch.")
+    name, precision = "K + ridge·I" if ridge else "K", dtype_name(dtype)
     more = max(0.0, -1.1 * smallest) + 10 * max(resolution(dtype), 1e-10) * size  # the smallest may be estimated
     enough = rounded_up(ridge + more)
     if -smallest > 10 * resolution(dtype) * size:

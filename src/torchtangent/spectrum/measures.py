@@ -109,13 +109,13 @@ def center(K: Float[Tensor, "..."] | np.ndarray) -> Float[Tensor, "..."]:
         )
     if K.dim() not in (2, 4) or K.shape[0] != K.shape[1]:
         raise ValueError(f"center takes a kernel (N, N) or (N, N, C, C) of one set of points, got {tuple(K.shape)}.")
+    if K.is_complex():
+        raise ValueError(f"K has dtype {K.dtype}: a kernel has real numbers. Convert it first.")
     rows = _row_means(K)
     check_numbers(rows)
     symmetric = _is_symmetric(K)
     columns = _flipped(rows if symmetric and not K.requires_grad else _row_means(_flipped(K)))
-    if (
-        symmetric
-    ):  # the same bits as the rows, so that the result is symmetric; the derivative stays that of the columns
+    if symmetric:  # the same bits as the rows, so that the result is, too; the derivative stays that of the columns
         columns = _flipped(rows).detach() + (columns - columns.detach())
     whole = rows.mean(0, keepdim=True)
     found = torch.empty_like(K, dtype=torch.promote_types(K.dtype, torch.float32))
