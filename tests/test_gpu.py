@@ -178,7 +178,6 @@ def test_a_kernel_in_tf32_keeps_the_side_of_every_relu() -> None:
     assert relative(K, expected_kernel(J, J)) < 1e-3
 
 
-@pytest.mark.filterwarnings("ignore:The Jacobian of .* is computed sample by sample")  # biases are in fused operations
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM", "attention", "encoder, tokens first"])
 def test_what_no_layer_holds(kind: str, dtype: torch.dtype) -> None:

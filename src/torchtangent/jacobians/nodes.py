@@ -255,6 +255,13 @@ def _embedding(node: Any, _: int, view: Tensor, shape: torch.Size) -> Role:
     return Role(make, shape[1], lambda node: node._saved_indices, axes=0)
 
 
+def _cell(node: Any, argument: int, view: Tensor, shape: torch.Size) -> Role:
+    """A step of an LSTM or GRU on a GPU: gates x W + b and h V + c, whose products are computed before."""
+    if argument < 3:
+        raise NoRule("a gate or a state")
+    return _shift(node.next_functions[argument - 3][0], argument, view, shape)
+
+
 ROLES: dict[str, Callable[[Any, int, Tensor, torch.Size], Role]] = {
     "MmBackward0": _mm,
     "BmmBackward0": _bmm,
@@ -270,6 +277,8 @@ ROLES: dict[str, Callable[[Any, int, Tensor, torch.Size], Role]] = {
     "NativeGroupNormBackward0": _group_norm,
     "NativeBatchNormBackward0": _batch_norm,
     "ConvolutionBackward0": _convolution,
+    "ThnnFusedGruCellBackward0": _cell,
+    "ThnnFusedLstmCellBackward0": _cell,
 }
 
 VIEWS: dict[str, Callable[[Any, Tensor], list[Tensor]]] = {

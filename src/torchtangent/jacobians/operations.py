@@ -234,10 +234,18 @@ def _times(jacobian: LayerJacobian, factor: float) -> LayerJacobian:
 
 
 def _product_before(graph: Graph, node: Any, argument: int) -> Node | None:
-    """For a sum x W + b, the node of x W if nothing else uses it: both have the same cotangents, so b joins W there."""
+    """For a sum x W + b, the node of x W if nothing else uses it: both have the same cotangents, so b joins W there.
+
+    The sum may be inside of a recurrent cell, which has no cotangents of its own for it.
+    """
+    if type(node).__name__.startswith("ThnnFused"):
+        before = node.next_functions[argument - 3][0]
+        if type(before).__name__ != "MmBackward0" or len(graph.users[before]) > 1:
+            raise NoRule("a gate that is not a product")
+        return before
     if type(node).__name__ != "AddBackward0" or node._saved_alpha != 1:
         return None
-    before: Any = node.next_functions[1 - argument][0]
+    before = node.next_functions[1 - argument][0]
     while _keeps_order(before) and len(graph.users[before]) == 1:
         before = before.next_functions[0][0]
     alone = type(before).__name__ in ("MmBackward0", "BmmBackward0") and len(graph.users[before]) == 1
