@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -36,6 +37,10 @@ class Frozen:
 
     def __init__(self, network: nn.Module, output: Output = None) -> None:
         self.network, self.output = network, output
+        if any(isinstance(module, torch.jit.ScriptModule) for module in network.modules()):
+            raise TypeError(
+                "The model is scripted or traced, and its weights are fixed in it. Pass the model it is made of."
+            )
         names = {id(p): name for name, p in network.named_parameters()}
         self.places: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in names.values()}
         constants = {id(p): p.detach() for p in network.parameters()}
