@@ -169,6 +169,21 @@ def test_outputs_that_are_not_finite(run: Callable, value: float) -> None:
         run(model, x)
 
 
+@pytest.mark.parametrize(
+    "representation", [tt.Dense, tt.Diagonal, tt.BlockDiagonal, tt.QuasiDiagonal, tt.KFAC, tt.LowRank, {"*": tt.Dense}]
+)
+def test_gradients_whose_squares_are_not_finite(representation: object) -> None:
+    model, x = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)), torch.randn(4, 3)
+    with torch.no_grad():
+        model[2].weight.mul_(1e25)
+    with pytest.raises(ValueError, match=words("infinity", "float32", "double")):
+        tt.fisher(model, (x, None), representation, likelihood="gaussian")
+    with pytest.raises(ValueError, match=words("float32", "double")):
+        tt.alignment.rank_tasks(model, x, {"task": torch.tensor([0, 1, 1, 0])})
+    F = tt.fisher(model.double(), (x.double(), None), representation, likelihood="gaussian")
+    assert 1e40 < float(F.trace()) < 1e60
+
+
 def test_gradients_that_are_not_finite() -> None:
     """√ at 0 has a finite value and an infinite slope: never a silent NaN."""
     model = wired(lambda self, x: (self.lin(x) * 0).abs().sqrt() + x[:, :2], lin=nn.Linear(3, 2))
