@@ -457,3 +457,19 @@ def test_a_model_that_differentiates_in_its_forward() -> None:
     assert_close(tt.lazy(model, alpha=10.0)(x), model(x))
     probe = tt.TangentProbe(model, x, torch.randn(4, 3).double())
     assert probe.log(0)["complexity/feature_norm"] == pytest.approx(float(J.square().sum() / 4) ** 0.5)
+
+
+def test_a_name_with_brackets_is_chosen_by_that_name() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.ParameterDict({"0": torch.ones(2), "[0]": 2 * torch.ones(3)})
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.w["0"] * self.w["[0]"].prod()
+
+    model, x = Net().double(), torch.randn(4, 2).double()
+    for chosen in ("w.0", "w.[0]"):
+        J = tt.jacobian(model, x, params=chosen)
+        assert J.space.names == (chosen,)
+        assert_close(J.dense(), oracle.jacobian(model, x, keep=lambda name, p, chosen=chosen: name == chosen))
