@@ -671,6 +671,26 @@ def test_kernels_with_a_graph() -> None:
         predict.descent(K, y, 3, 1e9)
 
 
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_derivatives_with_respect_to_the_kernel(outputs: int) -> None:
+    """All of them, along one direction, against differences."""
+    case = Linear(outputs=outputs)
+    A = torch.randn(case.K.shape, dtype=torch.float64)
+    K0, D = case.K.detach(), A + (A.T if A.dim() == 2 else A.permute(1, 0, 3, 2))
+    for ask in (
+        lambda K: predict.ridge(K, case.y, ridge=0.5),
+        lambda K: predict.coefficients(K, case.y, ridge=0.5),
+        lambda K: predict.leave_one_out(K, case.y, ridge=0.5),
+        lambda K: predict.flow(K, case.y, 0.1),
+        lambda K: predict.descent(K, case.y, 3, 1e-3),
+        lambda K: predict.time_to(K, case.y, 0.1),
+    ):
+        step, h = torch.zeros((), dtype=torch.float64, requires_grad=True), 1e-5
+        found = torch.autograd.grad(ask(K0 + step * D).sum(), step)[0]
+        expected = (ask(K0 + h * D).sum() - ask(K0 - h * D).sum()) / (2 * h)
+        assert float(found) == pytest.approx(float(expected), rel=1e-4)
+
+
 CLOSED: dict[str, Callable[..., Any]] = {
     "ridge": lambda K, y, **more: predict.ridge(K, y, ridge=1.0, **more),
     "descent": lambda K, y, **more: predict.descent(K, y, 1, 1e-3, **more),

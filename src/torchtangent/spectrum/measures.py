@@ -75,9 +75,13 @@ def trace_ratio(K: Tensor | np.ndarray | Operator | Any, k: int | Sequence[int])
         values = source.to(torch.promote_types(source.dtype, torch.float32)).sort(descending=True).values
         total = values.sum()
     else:
-        values, total = top(source, int(counts.max())).values, source.diagonal().sum()
-    if not float(total) > 0:
-        raise ValueError(f"The trace of K is {float(total):.1e}: there is nothing to divide among the eigenvalues.")
+        pairs, total = top(source, int(counts.max())), source.diagonal().sum()
+        values = pairs.values
+        if total.requires_grad:  # the derivative of an eigenvalue is that of φᵀKφ with a constant φ
+            values = (pairs.vectors * source.times(pairs.vectors)).sum(0).to(values.dtype)
+    size = float(total.detach())
+    if not size > 0:
+        raise ValueError(f"The trace of K is {size:.1e}: there is nothing to divide among the eigenvalues.")
     return values.cumsum(0)[counts - 1] / total
 
 
