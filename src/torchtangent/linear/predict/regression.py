@@ -235,7 +235,7 @@ def _times(task: Problem, ridge: float, c: Float[Tensor, "rows K"]) -> Float[Ten
 
 def _left(task: Problem, Ac: Float[Tensor, "rows K"]) -> float:
     """The largest ‖Ac − b‖ / ‖b‖ of all targets, with b = y − f₀."""
-    b = task.residual
+    b = task.residual.detach()
     gap = torch.linalg.vector_norm(Ac.detach() - b, dim=0)
     return float((gap / torch.linalg.vector_norm(b, dim=0).clamp(min=torch.finfo(b.dtype).tiny)).max())
 
