@@ -193,6 +193,7 @@ def test_inputs_that_are_not_dense(run: Callable, layout: torch.layout) -> None:
         run(model, x43().to_sparse(layout=layout))
 
 
+@pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the shape checks would speak first")
 def test_products_with_what_is_no_vector_of_outputs() -> None:
     """A product with a mask would be a mask: True wherever the sum of the gradients is not zero."""
     model, x, y = nn.Linear(3, 2).double(), x43(), torch.tensor([0, 1, 1, 0])

@@ -870,5 +870,6 @@ def test_each_kind_of_call_settles_on_its_way(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script")
 def test_a_scripted_model_is_refused_in_words() -> None:
-    with pytest.raises(TypeError, match="scripted or traced"):
-        tt.linearize(torch.jit.script(nn.Linear(2, 1)))
+    for make in (tt.linearize, lambda model: tt.lazy(model, alpha=2.0)):
+        with pytest.raises(TypeError, match="scripted or traced"):
+            make(torch.jit.script(nn.Linear(2, 1)))
