@@ -169,6 +169,43 @@ def test_outputs_that_are_not_finite(run: Callable, value: float) -> None:
         run(model, x)
 
 
+@pytest.mark.parametrize(
+    "representation", [tt.Dense, tt.Diagonal, tt.BlockDiagonal, tt.QuasiDiagonal, tt.KFAC, tt.LowRank, {"*": tt.Dense}]
+)
+def test_gradients_whose_squares_are_not_finite(representation: object) -> None:
+    model, x = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)), torch.randn(4, 3)
+    with torch.no_grad():
+        model[2].weight.mul_(1e25)
+    with pytest.raises(ValueError, match=words("infinity", "float32", "double")):
+        tt.fisher(model, (x, None), representation, likelihood="gaussian")
+    with pytest.raises(ValueError, match=words("float32", "double")):
+        tt.alignment.rank_tasks(model, x, {"task": torch.tensor([0, 1, 1, 0])})
+    F = tt.fisher(model.double(), (x.double(), None), representation, likelihood="gaussian")
+    assert 1e40 < float(F.trace()) < 1e60
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+@every_run
+def test_inputs_that_are_not_dense(run: Callable, layout: torch.layout) -> None:
+    model = wired(lambda self, x: torch.sparse.mm(x, self.lin.weight.T), lin=nn.Linear(3, 2))
+    with pytest.raises(ValueError, match=words("sparse", "dense")):
+        run(model, x43().to_sparse(layout=layout))
+
+
+@pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the shape checks would speak first")
+def test_products_with_what_is_no_vector_of_outputs() -> None:
+    """A product with a mask would be a mask: True wherever the sum of the gradients is not zero."""
+    model, x, y = nn.Linear(3, 2).double(), x43(), torch.tensor([0, 1, 1, 0])
+    G = tt.gradients(model, (x, y), lambda f, y: F.cross_entropy(f, y, reduction="none"))
+    for mask in (y == 1, y, (y == 1).float()):
+        with pytest.raises(ValueError, match=words("float64", "convert")):
+            G.T @ mask
+    with pytest.raises(TypeError, match=words("tensor", "list")):
+        G.T @ [0.0, 1.0, 1.0, 0.0]
+    assert_close(G.T @ (y == 1).double(), G.dense()[1:3].sum(0))
+
+
 def test_gradients_that_are_not_finite() -> None:
     """√ at 0 has a finite value and an infinite slope: never a silent NaN."""
     model = wired(lambda self, x: (self.lin(x) * 0).abs().sqrt() + x[:, :2], lin=nn.Linear(3, 2))

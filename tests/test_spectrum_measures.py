@@ -307,6 +307,19 @@ def test_centering_has_derivatives(shape: tuple[int, ...], block: int, monkeypat
         torch.testing.assert_close(torch.autograd.grad((G * found).sum(), leaf)[0], expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("shape", [(6, 6), (3, 3, 2, 2)])
+def test_trace_ratios_have_derivatives(shape: tuple[int, ...]) -> None:
+    rows = features(6, 8)
+    K = (rows @ rows.T).view(shape) if len(shape) == 2 else (rows @ rows.T).view(3, 2, 3, 2).permute(0, 2, 1, 3)
+    leaf = K.clone().requires_grad_()
+    shares = spectrum.trace_ratio(leaf, [1, 3])
+    torch.testing.assert_close(shares.detach(), spectrum.trace_ratio(K, [1, 3]))
+    (found,) = torch.autograd.grad(shares.sum(), leaf)
+    values = torch.linalg.eigvalsh(leaf if leaf.dim() == 2 else tt.flatten(leaf)).flip(0)
+    (expected,) = torch.autograd.grad((values[:1].sum() + values[:3].sum()) / values.sum(), leaf)
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the shape checks would speak first")
 def test_what_is_no_matrix_of_numbers_is_not_centred() -> None:
     rows = features(7, 3)

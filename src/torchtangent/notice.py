@@ -16,6 +16,10 @@ class TangentWarning(UserWarning):
     """The category of this library's warnings, by which to filter them."""
 
 
+class Overflow(ValueError):
+    """Gradients are finite, but sums of their products exceed the range of their dtype."""
+
+
 def warn(message: str, category: type[Warning] = TangentWarning) -> None:
     """`warnings.warn` that points at the nearest frame outside this library and those that call back into it."""
     level, frame = 2, sys._getframe(1)

@@ -1092,3 +1092,26 @@ def test_many_outputs_at_several_locations(kind: Any) -> None:
     assert_close(F.trace(), expected.trace())
     if kind is tt.Diagonal:
         assert_close(F.diag(), expected.diag())
+
+
+def test_the_name_of_a_module_stands_for_all_that_is_in_it() -> None:
+    """Also if it has a parameter of its own, as an encoder with positions has."""
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4))
+    body.register_parameter("spare", nn.Parameter(torch.ones(2)))
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = body, nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.body(x) * self.body.spare.prod())
+
+    model, x = Net().double(), torch.randn(5, 3).double()
+    F = tt.fisher(model, (x, None), {"body": tt.Dense, "*": tt.Diagonal})
+    whole = tt.fisher(model, (x, None), tt.Dense).dense()
+    inside = torch.tensor([name.startswith("body.") for name, p in model.named_parameters() for _ in range(p.numel())])
+    kept = (inside[:, None] & inside) | torch.eye(len(inside), dtype=torch.bool)
+    assert_close(F.dense(), whole * kept)
+    assert_close(tt.fisher(model, (x, None), tt.Dense, params="body").dense(), whole[inside][:, inside])

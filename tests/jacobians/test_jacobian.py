@@ -427,3 +427,49 @@ def test_scripted_models() -> None:
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double(), torch.randn(4, 4).double()
     assert_close(tt.jacobian(torch.jit.script(model), x).dense(), tt.jacobian(model, x).dense())
+
+
+@pytest.mark.filterwarnings("ignore:The Jacobian of .* is computed sample by sample", "ignore:These parameters do not")
+@pytest.mark.filterwarnings("ignore:J @ v takes")
+def test_a_model_that_differentiates_in_its_forward() -> None:
+    """As one whose outputs are forces, the gradient of an energy; it does not switch gradients on by itself."""
+
+    class Forces(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.energy = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x.detach().requires_grad_()
+            return -torch.autograd.grad(self.energy(x).sum(), x, create_graph=True)[0]
+
+    torch.manual_seed(0)
+    model, x = Forces().double(), torch.randn(4, 3).double()
+    J = oracle.jacobian(model, x)
+    P = J.shape[-1]
+    v, gram = torch.randn(P).double(), torch.einsum("ncp,ncq->pq", J, J) / 4
+    with torch.no_grad():
+        found = tt.jacobian(model, x)
+        assert_close(found.dense(), J)
+        assert_close(found @ v, J @ v)
+        assert_close(tt.ntk(model, x, reduce="trace"), torch.einsum("ncp,mcp->nm", J, J))
+        assert_close(tt.fisher(model, (x, None), tt.Implicit, likelihood="gaussian") @ v, gram @ v)
+    assert_close(tt.lazy(model, alpha=10.0)(x), model(x))
+    probe = tt.TangentProbe(model, x, torch.randn(4, 3).double())
+    assert probe.log(0)["complexity/feature_norm"] == pytest.approx(float(J.square().sum() / 4) ** 0.5)
+
+
+def test_a_name_with_brackets_is_chosen_by_that_name() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.ParameterDict({"0": torch.ones(2), "[0]": 2 * torch.ones(3)})
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.w["0"] * self.w["[0]"].prod()
+
+    model, x = Net().double(), torch.randn(4, 2).double()
+    for chosen in ("w.0", "w.[0]"):
+        J = tt.jacobian(model, x, params=chosen)
+        assert J.space.names == (chosen,)
+        assert_close(J.dense(), oracle.jacobian(model, x, keep=lambda name, p, chosen=chosen: name == chosen))

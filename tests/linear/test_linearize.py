@@ -877,3 +877,10 @@ def test_each_kind_of_call_settles_on_its_way(monkeypatch: pytest.MonkeyPatch) -
         lin(x)
     assert len(made) <= 2 * first
     assert first < 6
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script")
+def test_a_scripted_model_is_refused_in_words() -> None:
+    for make in (tt.linearize, lambda model: tt.lazy(model, alpha=2.0)):
+        with pytest.raises(TypeError, match="scripted or traced"):
+            make(torch.jit.script(nn.Linear(2, 1)))

@@ -671,6 +671,32 @@ def test_kernels_with_a_graph() -> None:
         predict.descent(K, y, 3, 1e9)
 
 
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_derivatives_with_respect_to_kernel_and_targets(outputs: int) -> None:
+    """All of them, along one direction of both together, against differences."""
+    case = Linear(outputs=outputs)
+    A = torch.randn(case.K.shape, dtype=torch.float64)
+    K0, D = case.K.detach(), A + (A.T if A.dim() == 2 else A.permute(1, 0, 3, 2))
+    y0, d = case.y, torch.randn(case.y.shape, dtype=torch.float64)
+    for ask in (
+        lambda K, y: predict.ridge(K, y, ridge=0.5),
+        lambda K, y: predict.ridge(K, y, case.K_test, ridge=0.5),
+        lambda K, y: predict.coefficients(K, y, ridge=0.5),
+        lambda K, y: predict.leave_one_out(K, y, ridge=0.5),
+        lambda K, y: predict.flow(K, y, 0.1),
+        lambda K, y: predict.descent(K, y, 3, 1e-3),
+        lambda K, y: predict.time_to(K, y, 0.1),
+    ):
+        for both in (True, False):
+
+            def value(t: Any, ask: Callable = ask, both: bool = both) -> Tensor:
+                return ask(K0 + t * D if both else K0, y0 + t * d).sum()
+
+            step, h = torch.zeros((), dtype=torch.float64, requires_grad=True), 1e-5
+            found = torch.autograd.grad(value(step), step)[0]
+            assert float(found) == pytest.approx(float(value(h) - value(-h)) / (2 * h), rel=1e-4)
+
+
 CLOSED: dict[str, Callable[..., Any]] = {
     "ridge": lambda K, y, **more: predict.ridge(K, y, ridge=1.0, **more),
     "descent": lambda K, y, **more: predict.descent(K, y, 1, 1e-3, **more),

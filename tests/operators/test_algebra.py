@@ -133,6 +133,48 @@ def test_numerically_singular_matrices_need_damping() -> None:
             M.solve(draw(6))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("signs", ["positive", "both"])
+def test_no_singular_matrix_is_solved(dtype: torch.dtype, signs: str) -> None:
+    """Rounding leaves one in ten of them with pivots that are larger than rounding beside the largest pivot."""
+    for P in (2, 3, 5, 12):
+        for rank in range(1, P):
+            for _ in range(10):
+                A, weights = draw(P, rank), torch.ones(rank) if signs == "positive" else draw(rank)
+                M = ((A * weights) @ A.T).to(dtype)
+                singular = DenseOperator((M + M.T) / 2)
+                for F in (singular, KroneckerOperator(DenseOperator(spd(2).to(dtype)), singular)):
+                    with pytest.raises(torch.linalg.LinAlgError, match="positive damping"):
+                        F.solve(draw(F.size).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_singular_matrix_known_by_its_products_has_no_logdet_and_no_inverse(dtype: torch.dtype) -> None:
+    """Its zero eigenvalues are found as small numbers, of which every other one is positive."""
+    for P in (2, 3, 8):
+        for _ in range(10):
+            rows = draw(P - 1, P).to(dtype)
+            F = ImplicitOperator(lambda V, rows=rows: rows.T @ (rows @ V), P, dtype, torch.device("cpu"))
+            for what in (F.logdet, F.inverse().trace, F.inverse().diag, (2 * F).logdet):
+                with pytest.raises(torch.linalg.LinAlgError, match="positive damping"):
+                    what()
+            expected = torch.linalg.slogdet(
+                (rows.T @ rows).double() + 0.1 * torch.eye(P, dtype=torch.float64)
+            ).logabsdet
+            assert float(F.logdet(0.1)) == pytest.approx(float(expected), rel=1e-4)
+
+
+@pytest.mark.parametrize(("dtype", "smallest"), [(torch.float64, 1e-13), (torch.float32, 1e-5)])
+def test_an_eigenvalue_above_rounding_is_no_reason_to_refuse(dtype: torch.dtype, smallest: float) -> None:
+    for P in (2, 5, 30):
+        Q = torch.linalg.qr(draw(P, P)).Q
+        values = torch.ones(P, dtype=torch.float64)
+        values[-1] = smallest
+        M = ((Q * values) @ Q.T).to(dtype)
+        F, v = DenseOperator((M + M.T) / 2), draw(P).to(dtype)
+        assert torch.linalg.vector_norm(F @ F.solve(v) - v) < 0.1 * torch.linalg.vector_norm(v)
+
+
 def test_the_inverse_of_a_singular_matrix_has_no_trace() -> None:
     rows = draw(3, 6)
     with pytest.raises(torch.linalg.LinAlgError, match="singular"):

@@ -129,6 +129,8 @@ def rank_tasks(
     trace, mixed = _square_sums(capture, samples, mix)
     if trace == 0:
         raise ValueError("The network's gradient is zero at every sample: no task is aligned with it.")
+    if not math.isfinite(trace + float(forms.sum())):
+        raise ValueError(f"Squares of the network's gradients leave the range of {dtype}. Pass model.double().")
     numbers = torch.stack([forms / squares / trace, forms / N**2, squares.square() / forms], 1).tolist()
     found = [Task(name, *row) for name, row in zip(labels, numbers, strict=True)]
     # E[g_n g_mᵀ] over all shuffles is GᵀG (δ_nm − 1/N) / (N − 1).

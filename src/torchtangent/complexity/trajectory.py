@@ -14,6 +14,7 @@ from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.modes import in_eval, is_finite, unwrapped
 from torchtangent.jacobians.select import Params, among, select
 from torchtangent.kernel.samples import Samples
+from torchtangent.notice import Overflow
 
 
 def feature_norm(model: nn.Module, x: Any, *, params: Params = None, output: Output = None) -> float:
@@ -121,6 +122,8 @@ class Trajectory:
         with in_eval(self._model, self._names):
             try:
                 return feature_norm(self._model, self._x, params=among(self._names), output=self._output)
+            except Overflow:
+                return math.nan
             except ValueError:
                 network, params = Network(self._model, self._output), self._chosen()
                 if all(is_finite(network, params, part) for part in batches(_samples(self._x, params))):

@@ -17,6 +17,7 @@ from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Inputs, Output, batch_size, check_devices, map_leaves
 from torchtangent.jacobians.select import Params
+from torchtangent.notice import Overflow
 from torchtangent.operators import BlockOperator, Operator
 from torchtangent.progress import Progress, Report
 
@@ -103,6 +104,11 @@ def fisher(
     blocks = total.finish(source.samples)
     dtype = reduce(torch.promote_types, (block.dtype for _, block in blocks))
     blocks = [(place, block.to(dtype)) for place, block in blocks]
+    if not bool(torch.isfinite(torch.stack([block.trace() for _, block in blocks])).all()):
+        raise Overflow(
+            f"The Fisher matrix has NaN or infinity: squares of gradients leave the range of {dtype}. Scale the inputs "
+            "or the outputs, or pass model.double()."
+        )
     place, only = blocks[0]
     if place.in_order and place.size == capture.space.size:
         return only.on(capture.space)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from torchtangent.jacobians.factors import LayerJacobian
+from torchtangent.jacobians.select import matches
 from torchtangent.notice import listed
 from torchtangent.operators import Operator, Place, Segment, Space
 
@@ -87,7 +88,10 @@ def resolve(choice: Choice) -> Representation:
 
 @dataclass(frozen=True)
 class Mixed(Representation):
-    """Different representations for different modules; the first pattern that matches applies."""
+    """Different representations for different modules; the first pattern that matches applies.
+
+    The name of a module stands for all that is in it, as in `params=`.
+    """
 
     parts: Mapping[str, Representation]
 
@@ -95,7 +99,7 @@ class Mixed(Representation):
         chosen: dict[str, list[str]] = {pattern: [] for pattern in self.parts}
         for name in scope.names:
             for pattern in self.parts:
-                if fnmatchcase(module_of(name), pattern) or fnmatchcase(name, pattern):
+                if fnmatchcase(module_of(name), pattern) or matches(name, pattern, scope.names):
                     chosen[pattern].append(name)
                     break
             else:

@@ -48,6 +48,7 @@ class Network:
     def __init__(self, model: nn.Module, output: Output = None, loss: Loss | None = None) -> None:
         self.model, self.output, self.loss = model, output, loss
         self._writes: bool | None = None  # to its inputs: known after the first call
+        self._differentiates = False  # whether its forward calls autograd, as a network that outputs forces does
         self._names: dict[int, list[str]] = defaultdict(list)
         self._recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
         self._parameters = list(model.parameters())
@@ -94,6 +95,17 @@ class Network:
                     "depend on nothing else. What belongs to samples (masks, targets) goes in as an input of the model."
                 )
             raise
+
+    def value(self, x: Inputs) -> Tensor:
+        """The outputs for a batch, without a graph; inside, a model that differentiates in its forward has one."""
+        with torch.set_grad_enabled(self._differentiates):
+            try:
+                return self(x).detach()
+            except RuntimeError as error:
+                if self._differentiates or "does not require grad" not in str(error):
+                    raise
+        self._differentiates = True
+        return self.value(x)
 
     def _own(self, t: Tensor) -> Tensor:
         """An input without its own graph; a copy, if the model may write to it or it was made in inference mode."""

@@ -147,8 +147,8 @@ class Capture:
 
     def outputs(self, x: Inputs) -> Float[Tensor, "N *out"]:
         """f(x), without a graph."""
-        with self.network.undisturbed(), torch.no_grad():
-            f = self.network(x)
+        with self.network.undisturbed():
+            f = self.network.value(x)
         check_finite(f)
         return f
 

@@ -62,6 +62,7 @@ def batch_size(x: Inputs) -> int:
         raise ValueError(
             "The inputs hold no tensor with a sample axis. Pass a tensor (N, ...), a tuple or a dict of them."
         )
+    _check_dense(tensors)
     sizes = {len(v) for v in tensors}
     if len(sizes) > 1:
         shapes = [tuple(v.shape) for v in tensors]
@@ -74,6 +75,17 @@ def batch_size(x: Inputs) -> int:
     if n == 0:
         raise ValueError("The batch is empty (0 samples): there is nothing to differentiate.")
     return n
+
+
+def _check_dense(tensors: Iterable[Tensor]) -> None:
+    """Refuse tensors from which samples cannot be taken by their index."""
+    for v in tensors:
+        if v.layout != torch.strided or v.is_nested:
+            kind = "nested" if v.is_nested else str(v.layout).removeprefix("torch.")
+            raise ValueError(
+                f"The inputs hold a {kind} tensor, from which samples cannot be taken. Pass a dense one, or the "
+                "tensors that it is made of, samples first, and put it together in the model."
+            )
 
 
 def split(x: Inputs, size: int) -> Iterator[tuple[slice, Any]]:
@@ -107,7 +119,8 @@ def without_targets(x: Inputs) -> tuple[Inputs, Tensor]:
 
 
 def check_devices(model: nn.Module, x: Inputs) -> None:
-    """Model and data must live on one device."""
+    """Model and data must live on one device, the data as dense tensors."""
+    _check_dense(leaves(x))
     where = {p.device for p in model.parameters()}
     for v in leaves(x):
         if where and v.device not in where:

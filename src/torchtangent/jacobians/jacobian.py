@@ -205,6 +205,9 @@ class Transposed:
 
     def __matmul__(self, u: Float[Tensor, "N *outK"]) -> Float[Tensor, "P *K"]:
         outputs = self._jacobian.shape[:-1]
+        if not isinstance(u, Tensor):
+            raise TypeError(f"J.T @ u needs u as a tensor of the outputs' shape {outputs}, got a {type(u).__name__}.")
+        self._jacobian._check_like(u)
         if u.dim() == len(outputs) + 1 and tuple(u.shape[:-1]) == outputs:
             return linear(self._jacobian._pull, self._jacobian._push, u)
         if tuple(u.shape) != outputs:

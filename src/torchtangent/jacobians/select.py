@@ -54,21 +54,32 @@ def select(model: nn.Module, params: Params = None) -> dict[str, nn.Parameter]:
                     f"params takes names or patterns of names, such as 'head.*', or a function of (name, parameter); "
                     f"there is a {type(pattern).__name__} among them."
                 )
-        modules = {name for name, _ in model.named_modules() if name}
-        patterns = [f"{pattern}.*" if pattern in modules else pattern for pattern in patterns]
         for pattern in patterns:
-            if not any(fnmatchcase(name, pattern) for name in trainable):
+            if not any(matches(name, pattern, trainable) for name in trainable):
                 raise ValueError(
                     f"params pattern '{pattern}' matches no trainable parameter. "
                     f"The trainable ones are: {listed(list(trainable), most=12)}."
                 )
-        chosen = {n: p for n, p in trainable.items() if any(fnmatchcase(n, pat) for pat in patterns)}
+        chosen = {n: p for n, p in trainable.items() if any(matches(n, pattern, trainable) for pattern in patterns)}
         asked = f"params={patterns}"
     if not chosen:
         raise ValueError(
             f"No trainable parameter is chosen by {asked}. The trainable ones are: {listed(list(trainable), most=12)}."
         )
     return chosen
+
+
+def matches(name: str, pattern: str, names: Container[str] = ()) -> bool:
+    """Whether a parameter is chosen by a pattern on its full name, or by the name of a module that it is in.
+
+    A pattern that is one of `names` is that name: brackets and stars in it have no meaning.
+
+    >>> matches("body.0.weight", "body"), matches("body.0.weight", "*.weight"), matches("w0", "w[0]", ["w[0]", "w0"])
+    (True, True, False)
+    """
+    if pattern in names:
+        return name == pattern
+    return name.startswith(f"{pattern}.") or fnmatchcase(name, pattern)
 
 
 def among(names: Container[str]) -> Callable[[str, nn.Parameter], bool]:

@@ -139,9 +139,9 @@ def _check_samples_apart(capture: Capture, x: Inputs, together: Tensor) -> None:
 
 def _gap(network: Network, x: Inputs, i: int, together: Tensor) -> float:
     """The difference between a sample's output alone and in a batch, relative to the largest output."""
-    with network.undisturbed(), torch.no_grad():
+    with network.undisturbed():
         _seed(i + 1)
-        alone = network(take(x, slice(i, i + 1))).detach()
+        alone = network.value(take(x, slice(i, i + 1)))
     check_finite(alone)
     return float((alone[0] - together[i]).abs().max() / together.abs().max().clamp(min=1e-3))
 
@@ -151,8 +151,8 @@ def _is_rounding(network: Network, x: Inputs, i: int) -> bool:
     try:
         double = Network(copy.deepcopy(network.model).double(), network.output, network.loss)
         x = map_leaves(lambda t: t.double() if t.is_floating_point() else t, x)
-        with double.undisturbed(), torch.no_grad():
-            together = double(x).detach()
+        with double.undisturbed():
+            together = double.value(x)
         return together.dtype == torch.float64 and _gap(double, x, i, together) <= torch.finfo(torch.float64).eps ** 0.5
     except Exception:  # the model cannot be copied, or works in one dtype only
         return False

@@ -29,7 +29,7 @@ from torchtangent.kernel.task import Machine, Task
 from torchtangent.kernel.tiles import Tile, tiles_of
 from torchtangent.kernel.way import REDUCTIONS, Block, DifferentUse, Outputs
 from torchtangent.kernel.writer import Writer
-from torchtangent.notice import check_choice
+from torchtangent.notice import Overflow, check_choice
 from torchtangent.operators import memory
 from torchtangent.operators.symmetric import reflect
 from torchtangent.progress import Progress, Report
@@ -38,10 +38,6 @@ _CAPTURE = 2.0  # peak bytes of a capture, as a multiple of what its trace holds
 
 Held = tuple[Panel, int]  # a panel, and the index of its first sample
 Where = Callable[[Tile], list[Block]]  # the zeros that a tile is added to
-
-
-class Overflow(ValueError):
-    """Gradients are finite, but their kernel exceeds the range of its dtype."""
 
 
 class Job:

@@ -124,6 +124,10 @@ def tensor_of(result: Any, output: Output) -> Tensor:
 
 def duplicate(model: nn.Module) -> nn.Module:
     """A deep copy, even of a model that holds tensors with a graph (as from `weight_norm`, or cached activations)."""
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        raise TypeError(
+            "The model is scripted or traced: its weights are fixed in it. Pass the model that it is made of."
+        )
     with alone():  # in another thread the parameters may be replaced for a while
         own = (t for module in model.modules() for t in vars(module).values() if isinstance(t, Tensor))
         return copy.deepcopy(model, {id(t): t.detach().clone() for t in own if not t.is_leaf})

@@ -156,10 +156,11 @@ class Lazy(nn.Module):
         modes = tuple(module.training for module in self.theta0.modules())
         if modes in self.__checked:
             return
-        with torch.enable_grad():
-            check_reached(self.__frozen.value(args, kwargs, {}), tree_leaves((args, kwargs)))
-        one = self.__frozen.value(args, kwargs, {}).clone()
-        two = self.__frozen.value(args, kwargs, {})
+        with torch.enable_grad():  # for `check_reached`, and for models that differentiate in their forward
+            first = self.__frozen.value(args, kwargs, {})
+            check_reached(first, tree_leaves((args, kwargs)))
+            one = first.detach().clone()
+            two = self.__frozen.value(args, kwargs, {}).detach()
         if (one - two).float().norm() > 100 * torch.finfo(one.dtype).eps * one.float().norm():  # more than rounding
             raise ValueError(
                 "The model gives two outputs when it is called twice with the same arguments, and "

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchtangent.operators.base import Operator
 from torchtangent.operators.product import product
+from torchtangent.operators.scale import largest_eigenvalue
 from torchtangent.operators.space import Space
 from torchtangent.operators.spectrum import (
     NOISE,
@@ -22,6 +23,8 @@ from torchtangent.operators.spectrum import (
     singular,
     square_sum,
 )
+
+_STEPS = 4  # of the power method that finds a zero eigenvalue: all others are far from it
 
 
 @final
@@ -60,12 +63,15 @@ class DenseOperator(Operator):
         A = self.matrix.clone()
         A.diagonal().add_(damping)
         L, info = torch.linalg.cholesky_ex(A)
-        if info == 0 and not self._lost(L.diagonal().square(), damping):
-            return Factorization(lambda V: torch.cholesky_solve(V, L), lambda: 2 * L.diagonal().log().sum())
-        if info != 0:
+        if info == 0:
+            definite = Factorization(lambda V: torch.cholesky_solve(V, L), lambda: 2 * L.diagonal().log().sum())
+            if not self._lost(definite, L.diagonal().square(), damping):
+                return definite
+        else:
             LU, pivots, info = torch.linalg.lu_factor_ex(A)
-            if info == 0 and not self._lost(LU.diagonal(), damping):
-                return Factorization(lambda V: torch.linalg.lu_solve(LU, pivots, V), lambda: self._no_logdet(damping))
+            other = Factorization(lambda V: torch.linalg.lu_solve(LU, pivots, V), lambda: self._no_logdet(damping))
+            if info == 0 and not self._lost(other, LU.diagonal(), damping):
+                return other
         if damping == 0:
             raise singular(repr(self), damping)
         return self._spectrum.factorization(damping, repr(self))
@@ -79,12 +85,19 @@ class DenseOperator(Operator):
     def _power_trace(self, power: int) -> Float[Tensor, ""]:
         return self.matrix.trace() if power == 1 else square_sum(self.matrix)
 
-    def _lost(self, pivots: Tensor, damping: float) -> bool:
-        """Whether the matrix is singular up to rounding, and so is the damped one, judged by its pivots."""
-        sizes = pivots.abs()
-        if not self.size or damping > rounding(self.dtype, NOISE) * float(torch.linalg.matrix_norm(self.matrix)):
+    def _lost(self, factors: Factorization, pivots: Float[Tensor, " P"], damping: float) -> bool:
+        """Whether the matrix is singular up to rounding, and so is the damped one.
+
+        Pivots tell in most cases. In the others, the smallest eigenvalue is estimated by some solves: rounding may
+        leave pivots of a singular matrix that are much larger than it.
+        """
+        sizes, noise = pivots.abs(), rounding(self.dtype, NOISE)
+        if not self.size or damping > noise * float(torch.linalg.matrix_norm(self.matrix)):
             return False
-        return bool(sizes.min() <= rounding(self.dtype, self.size) * sizes.max())
+        if bool(sizes.min() <= rounding(self.dtype, self.size) * sizes.max()):
+            return True
+        condition = [largest_eigenvalue(times, pivots, _STEPS) for times in (self.matrix.matmul, factors.solve)]
+        return noise * condition[0] * condition[1] >= 1
 
     def _no_logdet(self, damping: float) -> Tensor:
         raise indefinite(repr(self), float(self._spectrum.values.min()) + damping, "log-determinant")

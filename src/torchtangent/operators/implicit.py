@@ -92,7 +92,7 @@ class ImplicitOperator(Operator):
 
     def _decompose(self) -> Spectrum:
         self._check_size("All eigenvalues", "eigh(k) finds the k largest; for all use a structured representation")
-        return dense_spectrum(self.dense())
+        return dense_spectrum(self.dense()).without_noise()  # no factorization tells whether it is singular
 
     def _diagonal(self) -> Float[Tensor, " P"]:
         self._check_size("The exact diagonal", "use estimate_diag()")

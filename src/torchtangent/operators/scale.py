@@ -1,6 +1,8 @@
-"""Norms of numbers whose squares would overflow or underflow."""
+"""Norms of numbers whose squares would overflow or underflow, and of matrices that are known by their products."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
@@ -27,3 +29,21 @@ def column_norms(V: Float[Tensor, "rows K"]) -> Float[Tensor, " K"]:
     """
     scale = scale_of(V, 0)
     return scale * torch.linalg.vector_norm(V / scale, dim=0)
+
+
+@torch.no_grad()
+def largest_eigenvalue(times: Callable[[Tensor], Tensor], like: Float[Tensor, "rows ..."], steps: int = 10) -> float:
+    """A slight underestimate of the largest |λ| of a symmetric matrix, by the power method from four random vectors.
+
+    Args:
+        times: The product with a matrix of columns (rows, 4).
+        like: A tensor with as many rows, of the same dtype and on the same device.
+        steps: The number of products.
+
+    >>> round(largest_eigenvalue(lambda V: torch.tensor([[2.0], [-3.0]]) * V, torch.zeros(2)), 2)
+    3.0
+    """
+    V = torch.randn(len(like), 4, generator=torch.Generator().manual_seed(0), device="cpu").to(like)
+    for _ in range(steps):
+        V = times(V / column_norms(V).clamp(min=torch.finfo(V.dtype).tiny))
+    return float(column_norms(V).max())

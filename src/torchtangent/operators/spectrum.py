@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -151,6 +151,12 @@ class Spectrum:
         complement = torch.linalg.qr(Q, mode="complete").Q[:, self.basis.rank :]
         values = torch.cat([self.values, self.values.new_full((self.missing,), self.rest)])
         return Spectrum(values, Columns(torch.cat([Q, complement], dim=1)))
+
+    def without_noise(self) -> Spectrum:
+        """The same spectrum, in which eigenvalues that rounding may have made of zero are zero."""
+        sizes = self.values.abs()
+        lost = sizes <= self.noise * sizes.amax() if sizes.numel() else sizes > 0
+        return replace(self, values=torch.where(lost, 0, self.values))
 
     def leading(self, k: int | None) -> Eigh:
         """The k largest eigenvalues (all if None) in descending order, without the zeros of the complement."""

@@ -40,9 +40,11 @@ def activity(network: Network, samples: Samples) -> Activity:
     outputs: list[Tensor] = []
     representations: list[Tensor] = []
     on = [torch.empty(0, dtype=torch.bool, device=samples.device)]
+    with undisturbed():
+        network.value(samples.few())  # from then on it is run once, also if its forward needs gradients
     for x in batches(samples):
-        with undisturbed(), torch.no_grad(), _Watch() as watch:
-            f = network(x)
+        with undisturbed(), _Watch() as watch:
+            f = network.value(x)
         outputs.append(f)
         representations += [r for r in watch.into_linear if r.dim() > 1 and len(r) == len(f)]
         on += watch.on
@@ -62,7 +64,7 @@ class _Watch(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func is F.linear:
-            self.into_linear = [(args[0] if args else kwargs["input"]).clone()]
+            self.into_linear = [(args[0] if args else kwargs["input"]).detach().clone()]
         y = func(*args, **kwargs)
         if func in _RELUS:
             self.on.append((y > 0).flatten())

@@ -18,9 +18,9 @@ from torchtangent.jacobians.call import Network
 from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.modes import is_finite
 from torchtangent.jacobians.select import among
-from torchtangent.kernel.job import Overflow
 from torchtangent.kernel.ntk import flatten, ntk
 from torchtangent.kernel.samples import Samples
+from torchtangent.notice import Overflow
 from torchtangent.probe.activity import Activity, activity
 from torchtangent.spectrum import center
 

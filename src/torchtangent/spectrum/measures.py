@@ -76,11 +76,17 @@ def trace_ratio(K: Tensor | np.ndarray | Operator | Any, k: int | Sequence[int])
         values = source.to(torch.promote_types(source.dtype, torch.float32)).sort(descending=True).values
         total = values.sum()
     else:
-        most, total = int(counts.max()), source.diagonal().sum()
-        small = isinstance(K, Tensor | np.ndarray) and source.shape[0] <= DENSE_LIMIT
-        values = _eigenvalues(K)[0].flip(0).to(source.dtype) if small else top(source, most).values
-    if not float(total) > 0:
-        raise ValueError(f"The trace of K is {float(total):.1e}: there is nothing to divide among the eigenvalues.")
+        total = source.diagonal().sum()
+        if isinstance(K, Tensor | np.ndarray) and source.shape[0] <= DENSE_LIMIT:
+            values = _eigenvalues(K)[0].flip(0).to(source.dtype)
+        else:
+            pairs = top(source, int(counts.max()))
+            values = pairs.values
+            if total.requires_grad:  # the derivative of an eigenvalue is that of φᵀKφ with a constant φ
+                values = (pairs.vectors * source.times(pairs.vectors)).sum(0).to(values.dtype)
+    size = float(total.detach())
+    if not size > 0:
+        raise ValueError(f"The trace of K is {size:.1e}: there is nothing to divide among the eigenvalues.")
     return values.cumsum(0)[counts - 1] / total
 
 

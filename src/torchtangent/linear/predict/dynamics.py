@@ -154,13 +154,19 @@ def _bisected(
     rates: Float[Tensor, " R"], energy: Float[Tensor, "R K"], goal: Float[Tensor, " K"]
 ) -> Float[Tensor, " K"]:
     """The time at which Σ_j e^(−rate_j t) energy_j falls to the goal, by bisection of log t."""
-    alone = torch.log(energy.sum(0) / goal)  # rate times time, if a single mode had all the energy
-    low, high = torch.log(alone / rates.max()), torch.log(alone / rates.min())
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        above = (torch.exp(-rates[:, None] * middle.exp()) * energy).sum(0) > goal
-        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
-    return high.exp()
+    with torch.no_grad():
+        alone = torch.log(energy.sum(0) / goal)  # rate times time, if a single mode had all the energy
+        low, high = torch.log(alone / rates.max()), torch.log(alone / rates.min())
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            above = (torch.exp(-rates[:, None] * middle.exp()) * energy).sum(0) > goal
+            low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+        time = high.exp()
+    if not (rates.requires_grad or energy.requires_grad or goal.requires_grad):
+        return time
+    left = torch.exp(-rates[:, None] * time) * energy
+    gap, slope = left.sum(0) - goal, (rates[:, None] * left).sum(0).detach()
+    return time + (gap - gap.detach()) / slope  # the same number, with the derivative of the root
 
 
 def _predicted(

@@ -113,6 +113,8 @@ def problem(K: Any, y: Any, f0: Any = None) -> Problem:
     matrix = as_square(as_matrix(K))
     like = torch.empty(0, dtype=torch.float64, device=matrix.device)
     columns, form = as_columns(y, K.shape, like, instead=", or to tt.predict.classify")
+    if isinstance(y, Tensor) and y.requires_grad:  # labels may be learned, as those of distilled samples are
+        columns = y.to(like).reshape(columns.shape)
     if isinstance(K, Operator) and not K.matrix_free:
         K = K.to(torch.float64)
     elif not isinstance(K, Tensor | np.ndarray | Operator):

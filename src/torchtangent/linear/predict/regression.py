@@ -13,7 +13,7 @@ from torchtangent.kernel.targets import numbers
 from torchtangent.linear.labels import check_varies, read_classes
 from torchtangent.linear.predict.problem import Modes, Problem, problem
 from torchtangent.operators import Operator
-from torchtangent.operators.scale import column_norms
+from torchtangent.operators.scale import largest_eigenvalue
 from torchtangent.spectrum.inverse import check_invertible, checked_ridge, rounded_up, singular
 from torchtangent.spectrum.leading import DENSE_LIMIT
 
@@ -185,7 +185,9 @@ def _by_cholesky(task: Problem, ridge: float) -> tuple[Float[Tensor, "rows K"], 
         small = len(A) <= DENSE_LIMIT
         span = _Range(*torch.linalg.eigvalsh(A)[[0, -1]].tolist()) if small else _range(A.matmul, A)
         raise singular(*span, ridge, task.matrix.stored, instead=_INSTEAD)
-    span = _Range(1 / _largest(lambda V: _substitute(L, V), L), _largest(lambda V: L @ (L.T @ V), L))
+    span = _Range(
+        1 / largest_eigenvalue(lambda V: _substitute(L, V), L), largest_eigenvalue(lambda V: L @ (L.T @ V), L)
+    )
     check_invertible(*span, ridge, task.matrix.stored, instead=_INSTEAD)
     c = _substitute(L, task.residual)
     return _checked(task, ridge, c, A @ c, span), L
@@ -233,7 +235,7 @@ def _times(task: Problem, ridge: float, c: Float[Tensor, "rows K"]) -> Float[Ten
 
 def _left(task: Problem, Ac: Float[Tensor, "rows K"]) -> float:
     """The largest ‖Ac − b‖ / ‖b‖ of all targets, with b = y − f₀."""
-    b = task.residual
+    b = task.residual.detach()
     gap = torch.linalg.vector_norm(Ac.detach() - b, dim=0)
     return float((gap / torch.linalg.vector_norm(b, dim=0).clamp(min=torch.finfo(b.dtype).tiny)).max())
 
@@ -245,14 +247,5 @@ def _substitute(L: Float[Tensor, "rows rows"], V: Float[Tensor, "rows K"]) -> Fl
 
 def _range(times: Callable[[Tensor], Tensor], like: Float[Tensor, "rows _"]) -> _Range:
     """The extreme eigenvalues of a singular A from its products; the smallest is 0 unless it is well below zero."""
-    size = _largest(times, like)
-    return _Range(min(0.0, size - _largest(lambda V: size * V - times(V), like, steps=100)), size)
-
-
-@torch.no_grad()
-def _largest(times: Callable[[Tensor], Tensor], like: Float[Tensor, "rows _"], steps: int = 10) -> float:
-    """A slight underestimate of the largest |λ|, by the power method from four random vectors."""
-    V = torch.randn(len(like), 4, generator=torch.Generator().manual_seed(0), device="cpu").to(like)
-    for _ in range(steps):
-        V = times(V / column_norms(V).clamp(min=torch.finfo(V.dtype).tiny))
-    return float(column_norms(V).max())
+    size = largest_eigenvalue(times, like)
+    return _Range(min(0.0, size - largest_eigenvalue(lambda V: size * V - times(V), like, steps=100)), size)
