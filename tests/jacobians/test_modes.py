@@ -20,11 +20,16 @@ def compiled(model: nn.Module) -> nn.Module:
     return torch.compile(model, backend="eager")
 
 
-WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {"compiled": compiled, "parallel": nn.DataParallel}
+def parallel(model: nn.Module) -> nn.Module:
+    """On the CPU: where there is a GPU, DataParallel moves the model there."""
+    return nn.DataParallel(model).cpu()
+
+
+WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {"compiled": compiled, "parallel": parallel}
 NESTED: dict[str, Callable[[nn.Module], nn.Module]] = {
     **WRAPPERS,
-    "compiled in parallel": lambda model: nn.DataParallel(compiled(model)),
-    "parallel and compiled": lambda model: compiled(nn.DataParallel(model)),
+    "compiled in parallel": lambda model: parallel(compiled(model)),
+    "parallel and compiled": lambda model: compiled(parallel(model)),
 }
 
 
