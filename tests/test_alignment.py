@@ -22,7 +22,7 @@ import torchtangent as tt
 from torchtangent import alignment, spectrum
 from torchtangent.alignment import similarity
 from torchtangent.jacobians import factors
-from torchtangent.kernel import columns, sketch
+from torchtangent.kernel import columns, matrix, sketch
 from torchtangent.operators import ImplicitOperator
 
 N = 24
@@ -371,7 +371,7 @@ def test_in_blocks_of_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     np.save(tmp_path / "K.npy", K.numpy())
     disk = np.load(tmp_path / "K.npy", mmap_mode="r")
     monkeypatch.setattr(similarity, "_BLOCK_BYTES", 7 * 3 * N * 8)
-    monkeypatch.setattr(similarity, "_CACHED_BYTES", 4 * 3 * N * 8)
+    monkeypatch.setattr(matrix, "_WIDE_BYTES", {"cpu": 4 * 3 * N * 8})
     blocks = list(similarity._blocks(similarity.as_matrix(disk)))
     assert [len(rows) for _, rows in blocks] == [4, 3] * 10 + [2]
     assert_close(torch.cat([rows for _, rows in blocks]), tt.flatten(K))

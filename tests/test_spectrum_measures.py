@@ -13,6 +13,7 @@ from torch import Tensor
 
 import torchtangent as tt
 from torchtangent import spectrum
+from torchtangent.kernel import matrix
 from torchtangent.kernel.sketch import Features
 from torchtangent.operators import DenseOperator, ImplicitOperator, LowRankOperator
 
@@ -296,7 +297,7 @@ def test_arrays_are_centred() -> None:
 def test_centering_has_derivatives(shape: tuple[int, ...], block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """HKH is linear in K: the slope of ⟨G, HKH⟩ is HGH, also at a symmetric K and for a G that is not."""
     monkeypatch.setattr(spectrum.measures, "_TILE", block)
-    monkeypatch.setattr(spectrum.measures, "_BLOCK_BYTES", {False: block * 8 * shape[0] * shape[-1]})
+    monkeypatch.setattr(matrix, "_WIDE_BYTES", {"cpu": block * 8 * shape[0] * shape[-1]})
     K, G = torch.randn(shape, dtype=torch.float64), torch.randn(shape, dtype=torch.float64)
     H = torch.eye(shape[0], dtype=torch.float64) - 1 / shape[0]
     expected = torch.einsum("ij,jk...,kl->il...", H, G, H)

@@ -11,14 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torchtangent.alignment.labels import Targets, one_hot
-from torchtangent.kernel.matrix import Matrix, as_matrix, as_square
+from torchtangent.kernel.matrix import Matrix, as_matrix, as_square, wide_rows
 from torchtangent.kernel.targets import numbers
 from torchtangent.notice import check_choice, warn
 from torchtangent.operators.scale import scale_of
 from torchtangent.spectrum.checks import check_numbers, check_symmetric
 
 _BLOCK_BYTES = 64 << 20  # of rows that are read at a time
-_CACHED_BYTES = 2 << 20  # of rows that a CPU computes with at a time
 NOISE = 1  # roundings of K: a centred K that is smaller is only rounding (which was measured to be a third of that)
 _CENTERINGS = ("class", "plain")
 
@@ -132,8 +131,7 @@ def _centred_norm(
 
 def _blocks(K: Matrix) -> Iterator[tuple[Int[Tensor, " R"], Float[Tensor, "R N"]]]:
     """The rows in float64, a few at a time, with their indices."""
-    most, few = (max(1, size // (8 * K.shape[1])) for size in (_BLOCK_BYTES, _CACHED_BYTES))
-    few = few if K.device.type == "cpu" else most
+    most, few = max(1, _BLOCK_BYTES // (8 * K.shape[1])), wide_rows(K.shape[1], K.device)
     for index in torch.arange(K.shape[0], device=K.device).split(most):
         for part, rows in zip(index.split(few), K.rows(index).split(few), strict=True):
             yield part, rows.double()

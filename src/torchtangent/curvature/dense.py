@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 
-import torch
 from torch import Tensor
 
 from torchtangent.curvature.representation import Accumulator, Blocks, Layers, Representation, Scope, in_a_row
+from torchtangent.jacobians.factors import side_by_side
 from torchtangent.operators import DenseOperator, Space, memory
 from torchtangent.operators.symmetric import add_gram, reflect
 
@@ -33,15 +32,13 @@ class DenseSum(Accumulator):
 
     def update(self, layers: Layers) -> None:
         own = [layers[name] for name in self.names]
-        widths, device = [layer.shape.numel() for layer in own], own[0].d.device
-        P, dtype = sum(widths), reduce(torch.promote_types, (layer.d.dtype for layer in own))
         if self.total is None:
-            memory.require("A dense block of F", (P, P), dtype, device, _INSTEAD)
-            self.total = memory.zeros((P, P), dtype, device)
-        J = memory.empty((own[0].samples, own[0].outputs, P), dtype, device)
-        for layer, place in zip(own, J.split(widths, 2), strict=True):
-            layer.write(place)
-        add_gram(self.total, J.flatten(0, 1))
+            P, like = sum(layer.shape.numel() for layer in own), own[0].d
+            memory.require("A dense block of F", (P, P), like.dtype, like.device, _INSTEAD)
+        J = side_by_side(own).flatten(0, 1)
+        if self.total is None:
+            self.total = memory.zeros((P, P), J.dtype, J.device)
+        add_gram(self.total, J)
 
     def finish(self, n: int) -> Blocks:
         assert self.total is not None

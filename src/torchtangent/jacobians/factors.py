@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import torch
 from jaxtyping import Float, Int
@@ -22,6 +23,7 @@ from torch import Tensor
 from torchtangent.jacobians.matrices import as_matrices, as_weight
 from torchtangent.jacobians.patches import Patches
 from torchtangent.jacobians.squares import sum_of_squares
+from torchtangent.operators import memory
 from torchtangent.operators.product import product
 
 _CHUNK_BYTES = {"cpu": 1 << 24, "cuda": 1 << 30}  # working set of a contraction: fits a CPU's cache, or fills a GPU
@@ -326,6 +328,19 @@ def is_bias_of(bias: LayerJacobian, weight: LayerJacobian) -> bool:
         return False
     together = () != bias.origin == weight.origin and bias.starts == weight.starts
     return together and bias.shape.numel() == weight.groups * weight.d.shape[-1]
+
+
+def side_by_side(layers: Sequence[LayerJacobian], width: int | None = None) -> Float[Tensor, "N C P"]:
+    """The J of several parameters next to each other, each flattened; zeros fill it up to `width`."""
+    widths = [layer.shape.numel() for layer in layers]
+    width = sum(widths) if width is None else width
+    dtype = reduce(torch.promote_types, (layer.d.dtype for layer in layers))
+    J = memory.empty((layers[0].samples, layers[0].outputs, width), dtype, layers[0].d.device)
+    *places, rest = J.split([*widths, width - sum(widths)], 2)
+    for layer, place in zip(layers, places, strict=True):
+        layer.write(place)
+    rest.zero_()
+    return J
 
 
 def merge(uses: Sequence[LayerJacobian]) -> LayerJacobian:

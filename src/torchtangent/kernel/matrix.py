@@ -18,7 +18,7 @@ from torchtangent.operators.autocast import without_autocast
 from torchtangent.operators.product import product
 
 _BLOCK_BYTES = 256 << 20  # size of the blocks of rows in which a matrix is moved
-_CACHED_BYTES = 2 << 20  # of those in which a CPU converts one to float64
+_WIDE_BYTES = {"cpu": 2 << 20}  # of those in which one is converted to float64: what a CPU's cache holds
 _COLUMNS = 256  # columns of the identity multiplied at a time
 
 
@@ -93,6 +93,11 @@ def as_matrix(K: Tensor | np.ndarray | Operator | Any, device: torch.device | st
     return _Streamed(K, dtype, where)
 
 
+def wide_rows(columns: int, device: torch.device) -> int:
+    """How many rows of a matrix to convert to float64 at a time."""
+    return max(1, _WIDE_BYTES.get(device.type, _BLOCK_BYTES) // (8 * columns))
+
+
 def as_square(K: Tensor | np.ndarray | Operator | Any, device: torch.device | str | None = None) -> Matrix:
     """K as a square matrix, with a row for each sample and output."""
     shape = tuple(K.shape)
@@ -123,7 +128,7 @@ class _Resident(Matrix):
         return product(self._K, V)
 
     def times(self, V: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
-        step = max(1, (_CACHED_BYTES if self.device.type == "cpu" else _BLOCK_BYTES) // (8 * self.shape[1]))
+        step = wide_rows(self.shape[1], self.device)
         return torch.cat([block.double() @ V.double() for block in self._K.split(step)])
 
     def rows(self, index: Int[Tensor, " R"]) -> Float[Tensor, "R N"]:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import torch
 from torch import Tensor
 
-from torchtangent.jacobians.factors import LayerJacobian, is_bias_of
+from torchtangent.jacobians.factors import LayerJacobian, is_bias_of, side_by_side
 from torchtangent.kernel.contract import Formed
 from torchtangent.kernel.distributed import Ranks
 from torchtangent.kernel.precision import Precision
-from torchtangent.kernel.way import DifferentUse, Kept, Outputs, Way, aligned
-from torchtangent.operators import memory
+from torchtangent.kernel.way import DifferentUse, Kept, Way, aligned
 
 
 @dataclass(frozen=True)
@@ -33,25 +31,14 @@ class Part:
         """The tensors that are kept of a batch of samples."""
         chosen = [layers[name] for name in self.names]
         if len(chosen) > 1 and isinstance(self.way, Formed):
-            return self._side_by_side(chosen, self.way.outputs)
+            J = side_by_side(chosen, aligned(sum(layer.shape.numel() for layer in chosen)))
+            return (self.way.outputs.arrange(J),)
         if not all(is_bias_of(bias, chosen[0]) for bias in chosen[1:]):
             raise DifferentUse(self.names[0])
         try:
             return self.way.keep(chosen[0])
         except DifferentUse as error:
             raise DifferentUse(self.names[0]) from error
-
-    @staticmethod
-    def _side_by_side(layers: Sequence[LayerJacobian], outputs: Outputs) -> Kept:
-        widths = [layer.shape.numel() for layer in layers]
-        width = aligned(sum(widths))
-        dtype = reduce(torch.promote_types, (layer.d.dtype for layer in layers))
-        J = memory.empty((layers[0].samples, layers[0].outputs, width), dtype, layers[0].d.device)
-        *places, rest = J.split([*widths, width - sum(widths)], -1)
-        for layer, place in zip(layers, places, strict=True):
-            layer.write(place)
-        rest.zero_()
-        return (outputs.arrange(J),)
 
 
 class Panel:

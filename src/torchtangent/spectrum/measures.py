@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.kernel.matrix import Matrix, as_square
+from torchtangent.kernel.matrix import Matrix, as_square, wide_rows
 from torchtangent.kernel.sketch import Features
 from torchtangent.kernel.targets import numbers
 from torchtangent.operators import Operator
@@ -18,7 +18,6 @@ from torchtangent.spectrum.checks import check_numbers, check_symmetric, resolve
 from torchtangent.spectrum.leading import DENSE_LIMIT, top
 
 _TILE = 256  # rows and columns of a kernel that are compared at a time
-_BLOCK_BYTES = {False: 2 << 20, True: 256 << 20}  # of rows in float64 at a time, on a CPU and on a GPU
 _NO_ENTROPY = (
     ", or little is left of it but rounding (then a kernel of a float64 model will do), and μ log μ of a negative μ is "
     "not defined."
@@ -142,8 +141,7 @@ def _is_symmetric(K: Float[Tensor, "N N *C"]) -> bool:
 
 
 def _few_rows(K: Tensor) -> Iterator[slice]:
-    """Slices of so few rows that their float64 copies stay in a CPU's cache."""
-    step = max(1, _BLOCK_BYTES[K.is_cuda] // (8 * K[0].numel()))
+    step = wide_rows(K[0].numel(), K.device)
     for i in range(0, len(K), step):
         yield slice(i, i + step)
 
