@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from torchtangent.curvature.representation import Accumulator, Blocks, Layers, Representation, Scope, in_a_row
-from torchtangent.jacobians.factors import side_by_side
+from torchtangent.jacobians.together import side_by_side
 from torchtangent.operators import DenseOperator, Space, memory
 from torchtangent.operators.symmetric import add_gram, reflect
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from torchtangent.curvature.diagonal import Diagonal
 from torchtangent.curvature.kronecker import LayerMoments, LookupMoments, OuterMoments
 from torchtangent.curvature.representation import Accumulator, Blocks, Choice, Layers, Representation, Scope, resolve
-from torchtangent.jacobians.factors import Dense, Lookup, Outer, is_bias_of
+from torchtangent.jacobians.factors import Dense, Lookup, Outer
+from torchtangent.jacobians.together import is_bias_of
 from torchtangent.notice import check_choice, listed, warn
 from torchtangent.operators import KroneckerOperator
 

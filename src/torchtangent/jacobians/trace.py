@@ -22,7 +22,7 @@ from torch.nn.modules.conv import _ConvTransposeNd
 
 from torchtangent.jacobians import fallback
 from torchtangent.jacobians.call import pull_back
-from torchtangent.jacobians.factors import Dense, LayerJacobian, Outer, Scale, merge, zero
+from torchtangent.jacobians.factors import Dense, LayerJacobian, Outer, Scale, zero
 from torchtangent.jacobians.graph import Graph
 from torchtangent.jacobians.inputs import Inputs, wide
 from torchtangent.jacobians.layout import SHARED, find_strides
@@ -30,6 +30,7 @@ from torchtangent.jacobians.made import Behind, pull_behind
 from torchtangent.jacobians.matrices import transposed_order
 from torchtangent.jacobians.rows import SampleFactors
 from torchtangent.jacobians.rules import NoRule
+from torchtangent.jacobians.together import merge
 from torchtangent.jacobians.uses import LayerUse, Use, read_graph
 from torchtangent.jacobians.verify import prove
 from torchtangent.notice import listed

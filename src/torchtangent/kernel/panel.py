@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtangent.jacobians.factors import LayerJacobian, is_bias_of, side_by_side
+from torchtangent.jacobians.factors import LayerJacobian
+from torchtangent.jacobians.together import is_bias_of, side_by_side
 from torchtangent.kernel.contract import Formed
 from torchtangent.kernel.distributed import Ranks
 from torchtangent.kernel.precision import Precision

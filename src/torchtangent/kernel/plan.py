@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer, is_bias_of
+from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
+from torchtangent.jacobians.together import is_bias_of
 from torchtangent.kernel.contract import Formed, Forming, Locations, Product, Tokens
 from torchtangent.kernel.panel import Part
 from torchtangent.kernel.pixels import Pixels

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from torchtangent.jacobians.factors import LayerJacobian, merge
+from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.rules import RULES, NoRule
+from torchtangent.jacobians.together import merge
 from torchtangent.optim.attention import MATRICES, projection_of
 from torchtangent.optim.channels import ChannelsLayer
 from torchtangent.optim.layer import Layer, Weight
