@@ -21,7 +21,9 @@ class Decides(nn.Module):
         return sum((x[:, :, None] / w).sum(1) for w in self.w) if bool(x.isfinite().all()) else x[:, :2]
 
 
-@pytest.mark.parametrize("call", [tt.ntk, tt.jacobian, lambda m, x: tt.fisher(m, (x, None), tt.Diagonal)])
+@pytest.mark.parametrize(
+    "call", [tt.ntk, lambda m, x: tt.jacobian(m, x).dense(), lambda m, x: tt.fisher(m, (x, None), tt.Diagonal)]
+)
 def test_a_warning_points_at_the_caller(call: object) -> None:
     with pytest.warns(tt.TangentWarning, match="sample by sample") as found:
         call(Decides(1), torch.randn(4, 3))
@@ -30,8 +32,14 @@ def test_a_warning_points_at_the_caller(call: object) -> None:
 
 def test_many_names_are_not_all_listed() -> None:
     with pytest.warns(tt.TangentWarning, match=r"w\.0, w\.1, w\.10, w\.11, w\.2, w\.3 and 6 more") as found:
-        tt.jacobian(Decides(12), torch.randn(4, 3))
+        tt.jacobian(Decides(12), torch.randn(4, 3)).dense()
     assert len(str(found[0].message)) < 400
+
+
+def test_products_do_not_need_the_slow_way() -> None:
+    """Warnings are errors here."""
+    J = tt.jacobian(Decides(1), torch.randn(4, 3))
+    J.T @ torch.ones(4, 2)
 
 
 def test_an_optimizer_points_at_the_line_that_calls_it() -> None:

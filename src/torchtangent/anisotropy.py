@@ -145,7 +145,7 @@ class MixedDerivative:
         if self._x.shape[1:] != sizes or not self._x.is_floating_point():
             raise ValueError(f"x should be {inputs}, got {tuple(self._x.shape)} of {self._x.dtype}.")
         try:
-            capture.check(self._x)
+            capture.look(self._x)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError, IndexError) as error:

@@ -174,7 +174,7 @@ def measures(
     norms = _norms(*_matrices(names, dict(model.named_parameters()), init))
     norms |= path_norms(capture.network, x[:1])
 
-    capture.check(x)
+    capture.look(x)
     f = torch.cat([capture.outputs(part) for _, part in split(x, capture.samples_within(BUDGET, 1))])
     margin = torch.quantile(margins(f, y).double(), percentile / 100)
     binary = f[0].numel() == 1

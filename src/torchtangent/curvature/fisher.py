@@ -144,7 +144,7 @@ def hessian(model: nn.Module, data: Any, loss: Loss, *, params: Params = None, o
     batches = Batches(data, check, targets=True)
     batches.repeat = True
     for x, _ in batches.pieces(batch_size):  # so that errors are raised now, not at the first product
-        capture.check(x)
+        capture.look(x)
         capture.outputs(x)
     return implicit(capture, HessianProduct(capture, batches, loss)).on(capture.space)
 

@@ -67,7 +67,7 @@ class FisherProduct:
         for x, y in self.batches.pieces(self._size):
             add = Tensor.add_ if n else Tensor.copy_
             n += batch_size(x)
-            self.capture.check(x)
+            self.capture.look(x)
             u: Tensor | None = None
             for v, product in pairs:
                 f, w = push(self.capture, x, v, graph=True)
@@ -120,7 +120,7 @@ class HessianProduct:
         for x, y in self.batches.pieces(batch_size):
             size = batch_size(x)
             n += size
-            self.capture.check(x)
+            self.capture.look(x)
             with self.capture.network.undisturbed():
                 f = self.capture.network(x, as_returned=True)
                 if check is not None:

@@ -50,9 +50,10 @@ class Network:
         self._writes: bool | None = None  # to its inputs: known after the first call
         self._differentiates = False  # whether its forward calls autograd, as a network that outputs forces does
         self._names: dict[int, list[str]] = defaultdict(list)
-        self._recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+        self._modules = list(model.named_modules())
+        self._recurrent = any(isinstance(module, nn.RNNBase) for _, module in self._modules)
         self._parameters = list(model.parameters())
-        for path, module in model.named_modules():
+        for path, module in self._modules:
             for attribute, p in module._parameters.items():
                 if p is not None:
                     self._names[id(p)].append(f"{path}.{attribute}" if path else attribute)
@@ -138,7 +139,7 @@ class Network:
     def _copied_buffers(self) -> dict[str, Tensor]:
         copies: dict[str, Tensor] = {}
         made: dict[int, Tensor] = {}
-        for path, module in self.model.named_modules():
+        for path, module in self._modules:
             for attribute, b in module._buffers.items():
                 if b is not None:
                     made[id(b)] = made.get(id(b), b.clone())
@@ -203,7 +204,7 @@ def undisturbed() -> Iterator[None]:
         alone(),
         torch.enable_grad(),
         no_autocast(),
-        torch.random.fork_rng(devices=range(torch.cuda.device_count())),
+        nullcontext() if engine_at_work() else torch.random.fork_rng(devices=range(torch.cuda.device_count())),
         plain_attention(),
         plain_layers(),
     ):

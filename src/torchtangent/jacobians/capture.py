@@ -1,7 +1,8 @@
 """The one place with hooks in jacobians: a batch in, a recorded one out, the model as it was before.
 
 A forward pass with hooks records, for every use of a layer that has a rule, its input and the place of its output
-in the autograd graph. What becomes of them is in trace.py. Numbers are checked once per `Capture` (see verify.py).
+in the autograd graph. What becomes of them is in trace.py. Numbers are checked once per `Capture` (see verify.py): the
+model when it is first looked at, the rules when layer Jacobians are first asked for.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from torchtangent.jacobians.inputs import (
     take,
     versions,
 )
-from torchtangent.jacobians.modes import check_autograd, check_modes, unwrapped
+from torchtangent.jacobians.modes import check_autograd, check_inference_mode, check_modes, unwrapped
 from torchtangent.jacobians.rules import RULES
 from torchtangent.jacobians.select import Params, select
 from torchtangent.jacobians.trace import Trace
 from torchtangent.jacobians.uses import LayerUse
-from torchtangent.jacobians.verify import check_in_batch, verify
+from torchtangent.jacobians.verify import check_in_batch, look, verify
 from torchtangent.notice import warn
 from torchtangent.operators.space import Space
 
@@ -70,7 +71,9 @@ class Capture:
         self.loop = False  # the fallback cannot vectorize over samples
         self.kinds: set[torch.dtype] = set()  # in which layers computed: autocast inside of a model has its own
         self.batched = True  # backward passes of all cotangents can run as one
-        self._few: tuple[Inputs, Tensor] | None = None  # two samples that were looked at, and their outputs
+        self._looked = 0  # how many samples were looked at
+        self._first: tuple[Inputs, Trace] | None = None  # their batch and, until rules are checked, their trace
+        self._few: tuple[Inputs, Tensor] | None = None  # these samples, and their outputs
         self._compared = False  # whether outputs of a whole batch were compared with those of two samples
         self.push: Callable | None = None  # how J v is computed for this model (see products.py)
         self.push_with_graph: bool | None = None  # whether f may have a graph from the same pass
@@ -78,6 +81,9 @@ class Capture:
         self.bytes_per_sample = (0, 0)  # of a trace: fixed, and for each cotangent
         self.output_shape = torch.Size()  # (C,) or (T, C), known once a batch was checked
         self._said: set[str] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_looked": 0, "_first": None}  # graphs cannot be copied
 
     @property
     def device(self) -> torch.device:
@@ -102,22 +108,34 @@ class Capture:
             for i in (0, n - 1):
                 check_in_batch(self._output_of(take(x, slice(i, i + 1))), trace.outputs.detach()[i : i + 1], n)
             self._compared, self._few = True, None
-        return trace if self.signatures.get(trace.signature, 0) >= min(2, n) else verify(self, x)
+        if self.signatures.get(trace.signature, 0) < min(2, n):
+            trace = look(self, x)
+            verify(self, trace)
+        return trace
+
+    def look(self, x: Inputs) -> None:
+        """Check the inputs and, on the first batch, whether the model treats its samples one by one."""
+        n = batch_size(x)
+        self.check_unmoved()
+        check_devices(self.model, x)
+        if self._looked < min(2, n):
+            trace = look(self, take(x, slice(0, n, max(1, n - 1))))
+            self._looked, self._first = len(trace.outputs), (x, trace)
+            self._few = map_leaves(Tensor.clone, trace.x), trace.outputs.detach()
 
     def check(self, x: Inputs) -> Trace | None:
-        """Check the inputs and, on the first batch, the rules themselves (see verify.py).
+        """The same, and on the first batch check the rules themselves (see verify.py).
 
         Returns:
-            The trace of `x`, if all of it was looked at.
+            The trace of `x`, if all of it was looked at just now.
         """
-        n = batch_size(x)
-        check_devices(self.model, x)
-        self.check_unmoved()
-        if max(self.signatures.values(), default=0) >= min(2, n):
+        self.look(x)
+        if self._first is None:
             return None
-        trace = verify(self, take(x, slice(0, n, max(1, n - 1))))
-        self._few = map_leaves(Tensor.clone, trace.x), trace.outputs.detach()
-        return trace if n <= 2 else None
+        looked, trace = self._first
+        verify(self, trace)
+        self._first = None
+        return trace if looked is x and batch_size(x) <= 2 else None
 
     def _output_of(self, sample: Inputs) -> Float[Tensor, "1 *out"]:
         """The output of one sample, perhaps known from the check."""
@@ -130,7 +148,7 @@ class Capture:
 
     def check_unmoved(self) -> None:
         """What was made of one model must not be used with another, or in another mode."""
-        check_autograd(self.model)
+        check_inference_mode()
         with alone():
             state = self._state()
         for what, now in state.items():

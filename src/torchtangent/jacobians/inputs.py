@@ -91,7 +91,10 @@ def _check_dense(tensors: Iterable[Tensor]) -> None:
 def split(x: Inputs, size: int) -> Iterator[tuple[slice, Any]]:
     """Pieces of a batch of at most `size` samples, as even as can be, each with its place."""
     n = batch_size(x)
-    even = math.ceil(n / max(1, math.ceil(n / size))) if n else 1
+    if n <= size:
+        yield slice(0, n), x
+        return
+    even = math.ceil(n / math.ceil(n / size))
     for i in range(0, n, even):
         index = slice(i, min(i + even, n))
         yield index, take(x, index)

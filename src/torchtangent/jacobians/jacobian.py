@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchtangent.jacobians.call import float32_products
+from torchtangent.jacobians.call import float32_products, undisturbed
 from torchtangent.jacobians.capture import BUDGET, Capture
 from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import (
@@ -49,7 +49,7 @@ def jacobian(model: nn.Module, x: Inputs, *, params: Params = None, output: Outp
     """
     _refuse_list(x)
     capture = Capture(model, params, output)
-    capture.check(x)
+    capture.look(x)
     return Jacobian(capture, x, (batch_size(x), *capture.output_shape))
 
 
@@ -85,7 +85,7 @@ def gradients(
     if y.dim() == 0 or len(y) != batch_size(x):
         raise ValueError(f"There are {batch_size(x)} samples, and targets of shape {tuple(y.shape)}: one for each.")
     capture, both = Capture(model, params, output, loss), with_targets(x, y)
-    capture.check(both)
+    capture.look(both)
     return Jacobian(capture, both, (len(y),))
 
 
@@ -116,15 +116,16 @@ class Jacobian:
         return f"Jacobian{self.shape} of {type(self._capture.model).__name__}"
 
     @property
+    @float32_products()
     def layers(self) -> dict[str, LayerJacobian]:
         """The factored Jacobian of each parameter, for all samples at once."""
+        self._check()
         return self._layers(self._x)
 
-    @float32_products()
     def _layers(self, x: Inputs) -> dict[str, LayerJacobian]:
-        self._check()
-        trace = self._capture.trace(x)
-        return trace.pull(trace.units())
+        with undisturbed():
+            trace = self._capture.trace(x)
+            return trace.pull(trace.units())
 
     @float32_products()
     def dense(self) -> Float[Tensor, "N *out P"]:
@@ -132,6 +133,8 @@ class Jacobian:
         dtype, device = self._capture.wide_dtype, self._capture.device
         memory.require("J", self.shape, dtype, device, "J @ v, J.T @ u and J.layers do without it, as does tt.ntk.")
         J = memory.empty(self.shape, dtype, device)
+        self._check()
+        self._capture.check(self._x)  # before pieces are cut: what a sample takes depends on how layers are captured
         for index, x in self._pieces(cotangents=J[0, ..., 0].numel()):
             start = 0
             for layer in self._layers(x).values():
@@ -167,7 +170,7 @@ class Jacobian:
         for column in u.unbind(-1):
             parts = (pull(self._capture, x, column[index]).values() for index, x in self._pieces())
             columns.append(reduce(Tensor.add_, (torch.cat([wide(g).flatten() for g in part]) for part in parts)))
-        return torch.stack(columns, 1).to(u.dtype)
+        return (columns[0].unsqueeze(1) if len(columns) == 1 else torch.stack(columns, 1)).to(u.dtype)
 
     def _pieces(self, cotangents: int = 1) -> Iterator[tuple[slice, Inputs]]:
         self._check()
@@ -187,7 +190,7 @@ class Jacobian:
             raise RuntimeError(
                 "The inputs changed since this Jacobian was made (or it was copied). Make it again, or keep a copy."
             )
-        self._capture.check(self._x)
+        self._capture.look(self._x)
 
 
 class Transposed:

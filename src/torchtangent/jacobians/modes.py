@@ -67,13 +67,18 @@ def is_finite(network: Network, params: Mapping[str, Tensor], x: Inputs) -> bool
     return all(bool(torch.isfinite(t).all()) for t in (f, *gradient.values()))
 
 
-def check_autograd(model: nn.Module) -> None:
-    """Raise if autograd would record nothing."""
+def check_inference_mode() -> None:
+    """Raise where autograd would record nothing."""
     if torch.is_inference_mode_enabled():
         raise RuntimeError(
             "Inside torch.inference_mode() nothing can be differentiated. Leave it for this call "
             "(torch.no_grad() is fine)."
         )
+
+
+def check_autograd(model: nn.Module) -> None:
+    """Raise there, and if a parameter cannot be differentiated."""
+    check_inference_mode()
     for name, p in model.named_parameters():
         if p.is_inference():
             raise RuntimeError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,8 @@ from torchtangent.jacobians.inputs import Inputs, batch_size, check_finite, take
 
 Tangent = dict[str, Tensor]
 Way = Callable[[Capture, Inputs, Tangent, bool], tuple[Tensor, Tensor]]
+
+_PERIOD = 8191  # a prime: rows of a matrix get different numbers
 
 
 def pull(capture: Capture, x: Inputs, u: Float[Tensor, "N *out"], f: Float[Tensor, "N *out"] | None = None) -> Tangent:
@@ -98,16 +101,18 @@ def _adjoint(
 
 
 def noise(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Normal random numbers, the same on every device."""
-    return torch.randn(like.shape, generator=generator, dtype=torch.float64, device="cpu").to(like)
+    """Normal random numbers, the same on every device; they repeat after a while, since to draw all would take long."""
+    size = like.numel()
+    few = torch.randn(min(size, _PERIOD), generator=generator, dtype=torch.float64, device="cpu").to(like)
+    return few.repeat(math.ceil(size / _PERIOD))[:size].view(like.shape)
 
 
 def is_adjoint(u: Tensor, w: Tensor, g: Mapping[str, Tensor], v: Mapping[str, Tensor], small: float) -> bool:
     """Whether ⟨u, w⟩ = ⟨g, v⟩, as for w = J v and g = Jᵀu, up to the fraction `small` of their terms."""
     products = wide(u.detach()) * wide(w.detach())
-    terms = [float((wide(g[name].detach()) * wide(v[name].detach())).sum()) for name in g]
-    size = float(products.norm()) + sum(map(abs, terms))
-    return abs(float(products.sum()) - sum(terms)) <= small * size
+    terms = torch.stack([torch.dot(wide(g[name].detach()).flatten(), wide(v[name].detach()).flatten()) for name in g])
+    size = float(products.norm() + terms.abs().sum())
+    return abs(float(products.sum() - terms.sum())) <= small * size
 
 
 def _forward(capture: Capture, x: Inputs, v: Tangent, graph: bool) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Every capture checks itself on its first batch: against autograd's own gradient, and for mixed samples.
+"""Every capture checks itself on its first batch: for mixed samples, and against autograd's own gradient.
 
 Factors are captured on a few samples, with random cotangents r[n,c]; two of them, because torch's derivatives of some
 operations are wrong for several cotangents at once. Then each sample's factors are weighted by a number u[n], and their
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from torchtangent.jacobians.call import Network, alone, float32_products
+from torchtangent.jacobians.call import Network, float32_products, undisturbed
 from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import Inputs, check_finite, map_leaves, take
 from torchtangent.jacobians.uses import GraphUse
@@ -36,19 +37,30 @@ _NOT_APART = (
 
 
 @float32_products()
-def verify(capture: Capture, x: Inputs) -> Trace:
+def look(capture: Capture, x: Inputs) -> Trace:
+    """Record some samples, and see that the model treats them one by one."""
+    with undisturbed():
+        trace = capture.record(x)
+        if len(trace.outputs) > 1:
+            _check_samples_apart(capture, x, trace.outputs)
+        capture.output_shape = trace.outputs.shape[1:]
+        capture.bytes_per_sample = _measure(capture, trace)
+    return trace
+
+
+@float32_products()
+def verify(capture: Capture, trace: Trace) -> None:
     """Check the rules on some samples and note which parameters need the fallback.
 
     If the vectorized fallback is wrong, too, the loop over samples is used, which is the definition itself.
-
-    Returns:
-        The trace of these samples.
     """
-    trace = capture.record(x)
-    samples = len(trace.outputs)
-    if samples > 1:
-        _check_samples_apart(capture, x, trace.outputs)
-    r, u = _random_probe(trace.outputs)
+    with undisturbed():
+        _verify(capture, trace)
+
+
+def _verify(capture: Capture, trace: Trace) -> None:
+    f = trace.outputs
+    r, u = _random_probe(f.shape, f.dtype, f.device)
     capture.batched = capture.batched and len(r) > 1  # one cotangent would not check the batched pass
     before, capture.unproven = capture.unproven, set()
     layers = trace.pull(r)
@@ -62,16 +74,15 @@ def verify(capture: Capture, x: Inputs) -> Trace:
     capture.uncovered |= trace.uncovered
     if wrong and not capture.loop:
         _loop_for(capture, _mismatches(trace, trace.pull(r), r, u))
+    samples = len(trace.outputs)
     enough = min(2, samples)
     alive = _alive(layers)
     capture.unproven = {
         name for name in layers if alive[name] < enough and (name in before or name not in trace.unused)
     }
     capture.signatures[trace.signature] = samples
-    capture.output_shape = trace.outputs.shape[1:]
-    with alone():
-        capture.bytes_per_sample = _measure(capture, trace, samples)
-    return trace
+    if capture.uncovered:
+        capture.bytes_per_sample = _measure(capture, trace)
 
 
 def prove(trace: Trace, layers: dict[str, LayerJacobian], cotangents: Tensor) -> bool:
@@ -180,23 +191,24 @@ def _seed(seed: int) -> None:
         torch.cuda.manual_seed_all(seed)
 
 
-def _random_probe(f: Tensor) -> tuple[Tensor, Tensor]:
+@lru_cache(maxsize=8)
+def _random_probe(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Random cotangents r, (C, N, *out) with C ≤ 2, and weights of samples u, (N, C), that differ clearly."""
-    c = min(2, f[0].numel())
-    r = torch.randn(c, *f.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
-    number = torch.arange(len(f), dtype=torch.float64, device="cpu")
-    u = (1 + number / len(f)) * (-1) ** number
-    return r.to(f), torch.stack([u, 0.6 * u.flip(0)][:c], 1).to(f)
+    n, c = shape[0], min(2, shape[1:].numel())
+    r = torch.randn(c, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
+    number = torch.arange(n, dtype=torch.float64, device="cpu")
+    u = (1 + number / n) * (-1) ** number
+    return r.to(device, dtype), torch.stack([u, 0.6 * u.flip(0)][:c], 1).to(device, dtype)
 
 
 def _mismatches(trace: Trace, layers: dict[str, LayerJacobian], r: Tensor, u: Tensor) -> set[str]:
     """Parameters whose factors do not reproduce autograd's gradient of Σ u r f, beyond rounding."""
     expected = trace.gradient(torch.einsum("cn...,nc->n...", r, u))
-    pulled = {name: layers[name].pullback(u.to(layers[name].d.dtype)) for name in expected}
-    gaps = torch.stack([(pulled[name] - g).norm() for name, g in expected.items()]).tolist()
-    sizes = torch.stack([g.norm() for g in expected.values()]).tolist()
+    gradients = list(expected.values())
+    gaps = torch._foreach_sub([layers[name].pullback(u.to(layers[name].d.dtype)) for name in expected], gradients)
+    norms = torch.stack([*torch._foreach_norm(gaps), *torch._foreach_norm(gradients)]).view(2, -1).tolist()
     wrong = set()
-    for (name, g), gap, size in zip(expected.items(), gaps, sizes, strict=True):
+    for (name, g), gap, size in zip(expected.items(), *norms, strict=True):
         tolerance = max(torch.finfo(kind).eps for kind in {g.dtype, *trace.capture.kinds}) ** 0.5
         if not gap <= tolerance * size:  # if terms cancel, their rounding remains: compare with the terms' own size
             v = u.to(layers[name].d.dtype).abs()
@@ -206,12 +218,12 @@ def _mismatches(trace: Trace, layers: dict[str, LayerJacobian], r: Tensor, u: Te
     return wrong
 
 
-def _measure(capture: Capture, trace: Trace, n: int) -> tuple[int, int]:
+def _measure(capture: Capture, trace: Trace) -> tuple[int, int]:
     """Bytes per sample that a trace holds: activations, and the factors of one cotangent.
 
     Activations are measured on the graph, too: if few layers are recorded, autograd saves far more than their inputs.
     """
-    item = trace.outputs.element_size()
+    n, item = len(trace.outputs), trace.outputs.element_size()
     inputs = sum(u.x.numel() for u in trace.uses)
     outputs = sum(u.shape.numel() for u in trace.uses)
     rest = sum(capture.params[name].numel() for name in capture.uncovered)

@@ -15,10 +15,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 @contextmanager
 def no_autocast() -> Iterator[None]:
     """A context in which products have the dtype of their operands."""
+    on = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    if not on:
+        yield
+        return
     with ExitStack() as stack:
-        for kind in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
+        for kind in on:
+            stack.enter_context(torch.autocast(kind, enabled=False))
         yield
 
 
