@@ -28,6 +28,7 @@ METHODS = (  # classes that are listed with all of theirs
     tt.Jacobian,
     tt.Operator,
     tt.TangentProbe,
+    tt.spectrum.Density,
     tt.spectrum.Eigenpairs,
     tt.dual.Fit,
     tt.dual.SGD,
