@@ -169,6 +169,12 @@ FISHER: dict[str, Call] = {
 OTHERS: dict[str, Call] = {
     "fisher mix": lambda m, data, pick: tt.fisher(m, data, {"*": tt.KFAC}, output=pick),
     "hessian": lambda m, data, pick: tt.hessian(m, data, nn.functional.cross_entropy, output=pick) @ v(m),
+    "gauss_newton EKFAC": lambda m, data, pick: tt.gauss_newton(
+        m, data, nn.functional.cross_entropy, tt.EKFAC, output=pick
+    ),
+    "gauss_newton Implicit": lambda m, data, pick: (
+        tt.gauss_newton(m, data, nn.functional.cross_entropy, tt.Implicit, output=pick) @ v(m)
+    ),
 }
 TASKS: dict[str, Call] = {
     "alignment.target": lambda m, data, pick: tt.alignment.target(m, data.x, torch.ones(5, 3).double(), output=pick),

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 import torchtangent as tt
 
 PAGE = (Path(__file__).parents[1] / "docs" / "migrating.md").read_text()
-SECTIONS = ["torch.func", "nngeometry", "neural-tangents", "curvlinops", "BackPACK", "laplace-torch"]
+SECTIONS = ["torch.func", "nngeometry", "neural-tangents", "curvlinops", "PyHessian", "BackPACK", "laplace-torch"]
 ROW = re.compile(r"^\|.*\|(.*)\|$")
 
 

@@ -19,6 +19,7 @@ from torchtangent.curvature import (
     LowRank,
     QuasiDiagonal,
     fisher,
+    gauss_newton,
     hessian,
 )
 from torchtangent.jacobians import Jacobian, TangentWarning, gradients, jacobian
@@ -48,6 +49,7 @@ __all__ = [
     "dual",
     "fisher",
     "flatten",
+    "gauss_newton",
     "gradients",
     "hessian",
     "jacobian",

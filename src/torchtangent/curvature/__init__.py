@@ -1,10 +1,10 @@
-"""Fisher matrices in every useful representation, and the Hessian."""
+"""Fisher and Gauss-Newton matrices in every useful representation, and the Hessian."""
 
 from torchtangent.curvature.block import BlockDiagonal
 from torchtangent.curvature.dense import Dense
 from torchtangent.curvature.diagonal import Diagonal
 from torchtangent.curvature.ekfac import EKFAC
-from torchtangent.curvature.fisher import fisher, hessian
+from torchtangent.curvature.fisher import fisher, gauss_newton, hessian
 from torchtangent.curvature.implicit import Implicit
 from torchtangent.curvature.kfac import KFAC
 from torchtangent.curvature.lowrank import LowRank
@@ -22,5 +22,6 @@ __all__ = [
     "QuasiDiagonal",
     "Representation",
     "fisher",
+    "gauss_newton",
     "hessian",
 ]

@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchtangent.curvature.losses import weighed
 from torchtangent.notice import check_choice
 
 LIKELIHOODS = ("categorical", "bernoulli", "gaussian")
@@ -113,7 +114,7 @@ class Cotangents:
         rows, columns = u.movedim(0, -2), w  # (N, M, C) or (N, T, M, C)
         if self.kind != "exact":
             rows, columns = u.flatten(2).transpose(0, 1), w.flatten(1)
-        return (rows.mT @ (rows @ columns.unsqueeze(-1))).view_as(w)
+        return weighed(rows, columns).view_as(w)
 
 
 def _are_classes(targets: Any) -> TypeGuard[Tensor]:

@@ -1,4 +1,4 @@
-"""`fisher()` and `hessian()`, and where their layer Jacobians come from."""
+"""`fisher()`, `gauss_newton()` and `hessian()`, and where their layer Jacobians come from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from torchtangent.curvature.cotangents import IGNORED, Cotangents
 from torchtangent.curvature.data import Batch, Batches, check_rows
-from torchtangent.curvature.implicit import FisherProduct, HessianProduct, Implicit, Loss, implicit
+from torchtangent.curvature.implicit import FisherProduct, HessianProduct, Implicit, implicit
+from torchtangent.curvature.losses import Loss, LossCotangents, check_loss
 from torchtangent.curvature.representation import Choice, Layers, Scope, resolve
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
@@ -76,25 +77,79 @@ def fisher(
     >>> F.trace()       # E‖x‖² + 1, for each of two outputs
     tensor(8.)
     """
+    cotangents = Cotangents(likelihood, kind, samples, seed)
+    return _represented(
+        Capture(model, params, output), data, representation, cotangents, "Fisher matrix", kind == "empirical", progress
+    )
+
+
+@float32_products()
+def gauss_newton(
+    model: nn.Module,
+    data: Any,
+    loss: Loss,
+    representation: Choice,
+    *,
+    params: Params = None,
+    output: Output = None,
+    progress: bool | Report | None = None,
+) -> Operator:
+    """The Gauss-Newton matrix G = (1/N) Σ_n J_nᵀ ∇²ℓ_n J_n of a loss (1/N) Σ_n ℓ_n(f_n), in a representation.
+
+    It is the Hessian of the loss of the linearized network. For cross-entropy, and for half the squared error summed
+    over outputs, it is the Fisher matrix, which `fisher` computes with fewer backward passes.
+
+    Args:
+        model: Any module whose samples do not interact.
+        data: A loader or one batch, as for `fisher`.
+        loss: (outputs, targets) → the mean over samples of a loss that is convex in the outputs, with two derivatives,
+            for example `nn.functional.huber_loss`. It is given the outputs as the model returns them.
+        representation: As for `fisher`. A backward pass for each output is taken.
+        params: Which parameters.
+        output: Which tensor of the model's result.
+        progress: As for `fisher`.
+
+    >>> import torch
+    >>> from torchtangent.curvature import Dense
+    >>> net = nn.Linear(2, 1, bias=False)
+    >>> G = gauss_newton(net, (torch.eye(2), torch.ones(2)), lambda f, y: (y * f[:, 0].square()).mean() / 2, Dense)
+    >>> G.dense()    # (1/N) Σ y x xᵀ
+    tensor([[0.5000, 0.0000],
+            [0.0000, 0.5000]])
+    """
+    check_loss(loss, "gauss_newton(model, data, loss, representation)")
     capture = Capture(model, params, output)
-    pulled = Cotangents(likelihood, kind, samples, seed)
+    cotangents = LossCotangents(loss, capture.network)
+    return _represented(capture, data, representation, cotangents, "Gauss-Newton matrix", True, progress)
+
+
+def _represented(
+    capture: Capture,
+    data: Any,
+    representation: Choice,
+    cotangents: Cotangents | LossCotangents,
+    what: str,
+    targets: bool,
+    progress: bool | Report | None,
+) -> Operator:
+    """(1/N) Σ_nm (J_nᵀ u_mn)(J_nᵀ u_mn)ᵀ for the cotangents u, whose targets, if they matter, must repeat."""
 
     def check(x: Inputs, y: Any) -> None:
-        check_devices(model, x)
+        check_devices(capture.model, x)
         if isinstance(y, Tensor):
             check_rows(x, y)
 
-    source = LayerSource(capture, Batches(data, check, targets=kind == "empirical"), pulled)
+    source = LayerSource(capture, Batches(data, check, targets=targets), cotangents)
     chosen = resolve(representation)
     if isinstance(chosen, Implicit):
         source.look()
-        product = FisherProduct(capture, source.batches, pulled)
+        product = FisherProduct(capture, source.batches, cotangents)
         return implicit(capture, product).on(capture.space)
 
     total = chosen.start(Scope(capture.space, capture.space.names, capture.tied))
     source.keep = source.batches.repeat = total.sweeps > 1
     work = source.batches.count()
-    with Progress(work and work * total.sweeps, progress, "Fisher matrix", "samples") as bar:
+    with Progress(work and work * total.sweeps, progress, what, "samples") as bar:
         for _ in range(total.sweeps):
             for layers, again in source:
                 (total.again if again else total.update)(layers)
@@ -106,7 +161,7 @@ def fisher(
     blocks = [(place, block.to(dtype)) for place, block in blocks]
     if not bool(torch.isfinite(torch.stack([block.trace() for _, block in blocks])).all()):
         raise Overflow(
-            f"The Fisher matrix has NaN or infinity: squares of gradients leave the range of {dtype}. Scale the inputs "
+            f"The {what} has NaN or infinity: squares of gradients leave the range of {dtype}. Scale the inputs "
             "or the outputs, or pass model.double()."
         )
     place, only = blocks[0]
@@ -133,8 +188,7 @@ def hessian(model: nn.Module, data: Any, loss: Loss, *, params: Params = None, o
     tensor([[1., 0.],
             [0., 1.]])
     """
-    if not callable(loss) or isinstance(loss, type):
-        raise TypeError(f"hessian(model, data, loss): loss should be a function, got a {type(loss).__name__}.")
+    check_loss(loss, "hessian(model, data, loss)")
     capture = Capture(model, params, output)
 
     def check(x: Inputs, y: Any) -> None:
@@ -155,7 +209,7 @@ class LayerSource:
     With `keep`, factors are kept for the next pass while they are small, instead of being captured again.
     """
 
-    def __init__(self, capture: Capture, batches: Batches, cotangents: Cotangents) -> None:
+    def __init__(self, capture: Capture, batches: Batches, cotangents: Cotangents | LossCotangents) -> None:
         self.capture, self.batches, self.cotangents = capture, batches, cotangents
         self.keep = False
         self.samples = 0

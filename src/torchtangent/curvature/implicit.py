@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -13,14 +12,14 @@ from torch import Tensor
 
 from torchtangent.curvature.cotangents import Cotangents
 from torchtangent.curvature.data import Batches
+from torchtangent.curvature.losses import Loss, LossCotangents, MeanCheck
 from torchtangent.curvature.representation import Accumulator, Representation, Scope
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import BUDGET, Capture
-from torchtangent.jacobians.inputs import Inputs, batch_size, leaves, map_leaves, wide
+from torchtangent.jacobians.inputs import Inputs, batch_size, map_leaves, wide
 from torchtangent.jacobians.products import Replayed, pull, push, replayed
 from torchtangent.operators import ImplicitOperator
 
-Loss = Callable[[Tensor, Any], Tensor]
 _KEPT = 64 << 20  # most bytes of graphs that are kept between products
 _PATIENCE = 4  # the product from which on it pays to keep them
 
@@ -44,7 +43,7 @@ class FisherProduct:
     saves later forward passes.
     """
 
-    def __init__(self, capture: Capture, batches: Batches, cotangents: Cotangents) -> None:
+    def __init__(self, capture: Capture, batches: Batches, cotangents: Cotangents | LossCotangents) -> None:
         self.capture, self.batches, self.cotangents = capture, batches, cotangents
         self._kept: list[tuple[Replayed, Tensor]] = []
         self._products = 0
@@ -136,72 +135,6 @@ class HessianProduct:
                         total[:, k] += size * torch.cat([wide(s).flatten() for s in second])
         self._checked = True
         return total / n
-
-
-class MeanCheck:
-    """Raises if a loss is not a mean or, with several batches, not a mean over samples."""
-
-    def __init__(self, loss: Loss) -> None:
-        self.loss = loss
-        self._first: tuple[Tensor, Any] | None = None
-        self._over_samples = True
-
-    def __call__(self, f: Float[Tensor, "N *out"], y: Any) -> None:
-        f = f.detach().roll(1, 0)  # another sample's outputs: the loss of a perfect fit is zero and would tell nothing
-        self._over_samples &= self._mean(f, y)
-        if self._first is None:
-            self._first = f, None if y is None else map_leaves(Tensor.clone, y)
-            return
-        if not (self._over_samples and self._adds_up(*self._first, f, y)):
-            raise ValueError(
-                "The loss is not a mean of one loss per sample (does it ignore or weight some samples?), so the losses "
-                "of several batches do not add up to that of all data. Pass one batch."
-            )
-
-    def _mean(self, f: Tensor, y: Any) -> bool:
-        """Whether the loss is a plain mean over samples, without weights and without ignored samples.
-
-        Raises if it is not a mean at all: if it changes when every sample is taken twice.
-        """
-
-        def loss(pick: Callable[[Tensor], Tensor]) -> Tensor:
-            return self.loss(pick(f), None if y is None else map_leaves(pick, y)).detach()
-
-        once, twice = loss(lambda t: t), loss(lambda t: torch.cat([t, t]))
-        if once.dim() != 0:
-            raise ValueError(
-                f"The loss should be one number, the mean over the samples; got shape {tuple(once.shape)}."
-            )
-        first = loss(lambda t: t[:1])
-        if not _same(twice, once, first):
-            raise ValueError(
-                f"The loss should be the mean over the samples, but it is {once:.4g} for a batch and {twice:.4g} "
-                'for the same batch twice. Use reduction="mean".'
-            )
-        return len(f) == 1 or _same((first + (len(f) - 1) * loss(lambda t: t[1:])) / len(f), once, first)
-
-    def _adds_up(self, f: Tensor, y: Any, f2: Tensor, y2: Any) -> bool:
-        """Whether the losses of two batches average to that of both together, if the batches can be joined."""
-        if [t.shape[1:] for t in (f, *leaves(y))] != [t.shape[1:] for t in (f2, *leaves(y2))]:
-            return True  # sequences of different lengths
-        one, two = self.loss(f, y).detach(), self.loss(f2, y2).detach()
-        both = self.loss(torch.cat([f, f2]), _joined(y, y2)).detach()
-        return _same((len(f) * one + len(f2) * two) / (len(f) + len(f2)), both, one)
-
-
-def _same(a: Tensor, b: Tensor, part: Tensor) -> bool:
-    """Whether two losses are equal up to rounding, relative to themselves or to a `part` that may cancel in them."""
-    rtol = max(1e-3, 4 * torch.finfo(a.dtype).eps)
-    return bool(torch.isclose(a, b, rtol=rtol, atol=1e-6 * abs(float(part.nan_to_num())), equal_nan=True))
-
-
-def _joined(one: Any, two: Any) -> Any:
-    """The targets of two batches, concatenated."""
-    if isinstance(one, Mapping):
-        return {k: _joined(v, two[k]) for k, v in one.items()}
-    if isinstance(one, tuple | list):
-        return tuple(_joined(v, w) for v, w in zip(one, two, strict=True))
-    return torch.cat([one, two]) if isinstance(one, Tensor) and one.dim() > 0 else one
 
 
 def implicit(capture: Capture, product: Callable[[Tensor], Tensor]) -> ImplicitOperator:

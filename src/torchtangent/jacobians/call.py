@@ -48,6 +48,7 @@ class Network:
     def __init__(self, model: nn.Module, output: Output = None, loss: Loss | None = None) -> None:
         self.model, self.output, self.loss = model, output, loss
         self._writes: bool | None = None  # to its inputs: known after the first call
+        self.returns_vector = False  # outputs (N,): known after the first call
         self._differentiates = False  # whether its forward calls autograd, as a network that outputs forces does
         self._names: dict[int, list[str]] = defaultdict(list)
         self._modules = list(model.named_modules())
@@ -88,7 +89,9 @@ class Network:
             if self.loss is not None and targets is not None:
                 return losses(self.loss, result, self.output, targets, n)
             f = pick(result, self.output, n)
-            return find(result, self.output) if as_returned else f
+            if f.shape[1:] == (1,):
+                self.returns_vector = find(result, self.output).dim() == 1
+            return f.squeeze(1) if as_returned and self.returns_vector else f
         except (RuntimeError, TypeError, IndexError, ValueError) as error:
             if callable(self.output):
                 error.add_note(
