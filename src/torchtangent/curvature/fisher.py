@@ -1,32 +1,26 @@
-"""`fisher()`, `gauss_newton()` and `hessian()`, and where their layer Jacobians come from."""
+"""`fisher()`, `gauss_newton()` and `hessian()`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property, reduce
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from torchtangent.curvature.cotangents import IGNORED, Cotangents
-from torchtangent.curvature.data import Batch, Batches, check_rows
+from torchtangent.curvature.cotangents import Cotangents
+from torchtangent.curvature.data import Batches, check_rows
 from torchtangent.curvature.implicit import FisherProduct, HessianProduct, Implicit, implicit
 from torchtangent.curvature.losses import Loss, LossCotangents, check_loss
-from torchtangent.curvature.representation import Choice, Layers, Scope, resolve
+from torchtangent.curvature.representation import Choice, Scope, resolve
+from torchtangent.curvature.source import LayerSource
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
-from torchtangent.jacobians.inputs import Inputs, Output, batch_size, check_devices, map_leaves
+from torchtangent.jacobians.inputs import Inputs, Output, batch_size, check_devices
 from torchtangent.jacobians.select import Params
 from torchtangent.notice import Overflow
 from torchtangent.operators import BlockOperator, Operator
 from torchtangent.progress import Progress, Report
-
-_MANY = 256  # cotangents per sample above which a warning advises to sample
-_TRACE = 16 << 20  # on a CPU, bytes of activations and factors at a time (see Capture.budget): what its caches hold
-_FEW = 96  # samples: with fewer at a time, a CPU spends most time on calls, so up to twice the bytes are allowed
-_SHARE = 32  # on a GPU, activations and factors get a 32nd of its memory
-_KEPT = 96 << 20  # bytes of factors that are kept for a second pass instead of being captured again
 
 
 @float32_products()
@@ -201,107 +195,3 @@ def hessian(model: nn.Module, data: Any, loss: Loss, *, params: Params = None, o
         capture.look(x)
         capture.outputs(x)
     return implicit(capture, HessianProduct(capture, batches, loss)).on(capture.space)
-
-
-class LayerSource:
-    """Layer Jacobians of all the data, pulled back from the chosen cotangents, a few samples at a time.
-
-    With `keep`, factors are kept for the next pass while they are small, instead of being captured again.
-    """
-
-    def __init__(self, capture: Capture, batches: Batches, cotangents: Cotangents | LossCotangents) -> None:
-        self.capture, self.batches, self.cotangents = capture, batches, cotangents
-        self.keep = False
-        self.samples = 0
-        self._kept: list[tuple[Layers, bool]] = []
-
-    def __iter__(self) -> Iterator[tuple[Layers, bool]]:
-        """Layer Jacobians, and whether they are of the same samples as the last ones, with other cotangents."""
-        if self._kept:
-            yield from self._kept
-            return
-        self.samples, held = 0, 0
-        pull = self.cotangents.start()
-        for x, y in self._pieces():
-            trace = self.capture.trace(map_leaves(Tensor.clone, x) if self.keep else x)  # a loader may reuse its buffer
-            if self.samples == 0:
-                self._check_likelihood(trace.outputs, y)
-            self.samples += len(trace.outputs)
-            parts = self.cotangents.apart(pull(trace.outputs, y), self.capture.cotangents_within(self._room))
-            part, again = next(parts, None), False
-            while part is not None:
-                layers = trace.pull(part), again
-                part, again = next(parts, None), True
-                if part is None:
-                    del trace  # to free its memory before the layers are used
-                if self.keep:
-                    held += sum({layer.d.data_ptr(): layer.d.nbytes for layer in layers[0].values()}.values())
-                    self._kept.append(layers)
-                    if held > self.capture.budget(_KEPT):
-                        self.keep, self._kept = False, []
-                yield layers
-                del layers
-
-    def look(self) -> None:
-        """Check all the data now, so that errors are not raised only at the first product with an implicit operator."""
-        self.batches.repeat = True
-        pull = self.cotangents.start()
-        for i, (x, y) in enumerate(self._pieces()):
-            self.capture.check(x)
-            f = self.capture.outputs(x)
-            pull(f, y)
-            if i == 0:
-                self._check_likelihood(f, y)
-
-    def _pieces(self) -> Iterator[Batch]:
-        """The data, some samples at a time; warns if no term of it counts."""
-        counted = False
-        for x, y in self.batches.pieces(self._size):
-            counted = counted or self.cotangents.count_some(y)
-            yield x, y
-        if not counted:
-            self.capture.say_once(
-                "nothing",
-                f"All targets are {IGNORED}, the class of terms that do not count, so the Fisher matrix is zero. Pass "
-                "classes, or None instead of the targets if they are not needed.",
-            )
-
-    def _check_likelihood(self, f: Tensor, y: Any) -> None:
-        """Warn if outputs taken as logits look like probabilities, or targets taken as classes are real numbers."""
-        if self.cotangents.likelihood != "categorical":
-            return
-        if bool((f >= 0).all()) and bool((f.sum(-1) - 1).abs().max() < 1e-3):
-            self.capture.say_once(
-                "probabilities",
-                "likelihood='categorical' takes logits, but the outputs are probabilities (not negative, and they sum "
-                "to one): leave out the softmax.",
-            )
-        if isinstance(y, Tensor) and y.is_floating_point() and not bool(((y >= 0) & (y <= 1)).all()):
-            self.capture.say_once(
-                "real targets",
-                "likelihood='categorical' is that of classes, but the targets are real numbers: for a regression pass "
-                "likelihood='gaussian'.",
-            )
-
-    def _size(self, x: Inputs) -> int:
-        """How many samples are captured at a time; warns if each takes many backward passes."""
-        self.capture.check(x)
-        many = self.cotangents.count(self.capture.output_shape)
-        if self.cotangents.kind == "exact" and many > _MANY:
-            self.capture.say_once(
-                "many",
-                f"The exact Fisher matrix of outputs {tuple(self.capture.output_shape)} takes {many:,} backward passes "
-                'for each sample. kind="sampled" estimates it with one for each of `samples` draws.',
-            )
-        fit = self.capture.samples_within(self._room, many)
-        if fit < _FEW and self.capture.device.type == "cpu":
-            fit = min(_FEW, self.capture.samples_within(2 * self._room, many))
-        return fit
-
-    @cached_property
-    def _room(self) -> int:
-        """Bytes of activations and factors at a time: many on a GPU, which small pieces would leave idle."""
-        device = self.capture.device
-        if device.type != "cuda":
-            return _TRACE
-        return torch.cuda.get_device_properties(device).total_memory // _SHARE
