@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections import UserDict
+from typing import Any, NamedTuple
 
 import oracle
 import pytest
@@ -14,7 +15,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import torchtangent as tt
+from torchtangent.curvature import source
 from torchtangent.curvature.cotangents import Cotangents
+from torchtangent.curvature.representation import Layers
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.trace import Trace
 
@@ -1115,3 +1118,68 @@ def test_the_name_of_a_module_stands_for_all_that_is_in_it() -> None:
     kept = (inside[:, None] & inside) | torch.eye(len(inside), dtype=torch.bool)
     assert_close(F.dense(), whole * kept)
     assert_close(tt.fisher(model, (x, None), tt.Dense, params="body").dense(), whole[inside][:, inside])
+
+
+# -------------------------------------------------------------------------------------- shapes of batches
+
+
+class Two(nn.Module):
+    """A parameter for the fallback, and two inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.rand(3, 2) + 1)
+
+    def forward(self, a: Tensor, b: Tensor, times: int = 1) -> Tensor:
+        return times * ((a + b)[:, :, None] / self.w).sum(1)
+
+
+@pytest.mark.parametrize("kind", ["tuple", "dict", "user dict", "loader", "with a number"])
+def test_all_kinds_of_batches_are_vectorized(kind: str) -> None:
+    """Without a warning of a loop over samples."""
+    torch.manual_seed(0)
+    model, a, b, y = Two().double(), *torch.randn(2, 8, 3, dtype=torch.float64), torch.randn(8, 2)
+    data: Any = {
+        "tuple": ((a, b), y),
+        "dict": ({"a": a, "b": b}, y),
+        "user dict": [(UserDict(a=a, b=b), y)],  # as tokenizers return them
+        "loader": DataLoader([((p, q), t) for p, q, t in zip(a, b, y, strict=True)], batch_size=4),  # yields lists
+        "with a number": ((a, b, 2), y),
+    }[kind]
+    J = oracle.jacobian(model, (a, b)) * (2 if kind == "with a number" else 1)
+    F = tt.fisher(model, data, tt.Diagonal, likelihood="gaussian")
+    assert_close(F.diag(), J.square().sum((0, 1)) / len(a))
+
+
+class Target(NamedTuple):
+    mean: Tensor
+    weight: Tensor
+
+
+def test_named_tuples_stay_what_they_are() -> None:
+    x, y = torch.randn(6, 3).double(), Target(torch.zeros(6, 1).double(), torch.rand(6, 1).double())
+    H = tt.hessian(nn.Linear(3, 1).double(), (x, y), lambda f, y: (y.weight * (f - y.mean) ** 2).mean())
+    J = torch.cat([x, torch.ones(6, 1).double()], 1)
+    assert_close(H.dense(), 2 / 6 * J.T @ (y.weight * J))
+
+
+def test_implicit_products_do_not_warn_of_what_they_do_not_do() -> None:
+    """No backward pass for each output, and no loop over samples."""
+    model = nn.Sequential(nn.Linear(3, 600))
+    F = tt.fisher(model, (torch.randn(4, 3), None), tt.Implicit)
+    assert torch.isfinite(F @ torch.ones(F.size)).all()
+
+
+def test_what_is_kept_for_a_second_pass_counts_inputs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_KEPT", 1 << 20)
+    kept, bytes_of = [], source._bytes_of
+
+    def counted(layers: Layers) -> int:
+        kept.append(bytes_of(layers))
+        return kept[-1]
+
+    monkeypatch.setattr(source, "_bytes_of", counted)
+    x = torch.randn(4, 1000, 300)  # 1.2 MB a batch, of which cotangents are 4 kB
+    tt.fisher(nn.Linear(300, 1), [(part, None) for part in x], tt.EKFAC, likelihood="gaussian")
+    assert len(kept) == 1  # after one batch there was too much
+    assert kept[0] >= x[0].nbytes

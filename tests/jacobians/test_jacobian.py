@@ -473,3 +473,14 @@ def test_a_name_with_brackets_is_chosen_by_that_name() -> None:
         J = tt.jacobian(model, x, params=chosen)
         assert J.space.names == (chosen,)
         assert_close(J.dense(), oracle.jacobian(model, x, keep=lambda name, p, chosen=chosen: name == chosen))
+
+
+def test_parameters_of_two_dtypes() -> None:
+    """J has the wider one, formed or not."""
+    model = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 2).double())
+    model[1].forward = lambda h: h.double().tanh()  # type: ignore[method-assign]
+    x = torch.randn(4, 3)
+    J = tt.jacobian(model, x)
+    assert J.dense().dtype == (J @ torch.ones(14, dtype=torch.float64)).dtype == torch.float64
+    F = tt.fisher(model, (x, None), tt.Implicit)
+    torch.testing.assert_close(F.dense(), tt.fisher(model, (x, None), tt.Dense).dense(), rtol=1e-5, atol=1e-7)

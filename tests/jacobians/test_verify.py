@@ -195,3 +195,67 @@ def test_batch_norm_in_half_precision(dtype: torch.dtype) -> None:
     model, x = model.eval().to(dtype), torch.randn(6, 4).to(dtype)
     J = oracle.jacobian(copy.deepcopy(model).double(), x.double())
     assert (tt.jacobian(model, x).dense() - J).norm() < 0.05 * J.norm()
+
+
+@pytest.mark.parametrize("samples", [1, 2, 5])
+def test_random_models_are_noticed_also_by_one_sample(samples: int) -> None:
+    class Dropped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(30, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(nn.functional.dropout(x, 0.5))
+
+    for seed in range(3):
+        torch.manual_seed(seed)
+        with pytest.raises(ValueError, match="mixes samples or is random"):
+            tt.ntk(Dropped(), torch.ones(samples, 30))
+
+
+class Behind(nn.Module):
+    """An operation before a head whose weights are still zero, so that outputs tell nothing about it."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.change, self.body, self.head = change, nn.Linear(3, 4), nn.Linear(4, 2)
+        for p in self.head.parameters():
+            nn.init.zeros_(p)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.change(self.body(x).tanh()))
+
+
+@pytest.mark.parametrize("change", [lambda h: h - h.mean(0), lambda h: nn.functional.dropout(h, 0.3)])
+def test_mixing_and_chance_before_a_head_of_zeros(change: Callable[[Tensor], Tensor]) -> None:
+    model, x = Behind(change).double(), torch.randn(5, 3, dtype=torch.float64)
+    with pytest.raises(ValueError, match="gradient of a sample's output by 'head"):
+        tt.jacobian(model, x)
+    plain = Behind(torch.sin).double()
+    assert_close(tt.jacobian(plain, x).dense(), oracle.jacobian(plain, x))
+
+
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_a_wrong_rule_is_noticed_in_half_precision_when_norms_overflow(scale: float) -> None:
+    layer = nn.Linear(40_000, 2, bias=False)
+    layer.forward = lambda x: nn.functional.linear(2 * x, layer.weight)  # type: ignore[method-assign]
+    x = (scale * torch.rand(3, 40_000)).half()
+    torch.testing.assert_close(tt.jacobian(layer.half(), x).dense()[:, 0, :40_000], 2 * x.float())
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+def test_layers_are_those_of_the_model_as_it_is_now(samples: int) -> None:
+    """Nothing of the first look at a model stands for a later result."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.scale = nn.Linear(3, 2), 1.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.scale * self.layer(x)
+
+    model, x = Scaled(), torch.ones(samples, 3)
+    J = tt.jacobian(model, x)
+    model.scale = 5.0
+    assert J.layers["layer.bias"].dense().max() == J.dense().max() == 5.0

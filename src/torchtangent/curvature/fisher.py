@@ -16,7 +16,7 @@ from torchtangent.curvature.representation import Choice, Scope, resolve
 from torchtangent.curvature.source import LayerSource
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
-from torchtangent.jacobians.inputs import Inputs, Output, batch_size, check_devices
+from torchtangent.jacobians.inputs import Inputs, Output, check_devices
 from torchtangent.jacobians.select import Params
 from torchtangent.notice import Overflow
 from torchtangent.operators import BlockOperator, Operator
@@ -191,7 +191,7 @@ def hessian(model: nn.Module, data: Any, loss: Loss, *, params: Params = None, o
 
     batches = Batches(data, check, targets=True)
     batches.repeat = True
-    for x, _ in batches.pieces(batch_size):  # so that errors are raised now, not at the first product
+    for x, _ in batches:  # so that errors are raised now, not at the first product
         capture.look(x)
         capture.outputs(x)
     return implicit(capture, HessianProduct(capture, batches, loss)).on(capture.space)

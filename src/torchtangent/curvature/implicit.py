@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
 
 import torch
 from jaxtyping import Float
@@ -116,7 +115,7 @@ class HessianProduct:
         total, n = torch.zeros_like(V), 0
         params = list(self.capture.params.values())
         check = None if self._checked else MeanCheck(self.loss)
-        for x, y in self.batches.pieces(batch_size):
+        for x, y in self.batches:
             size = batch_size(x)
             n += size
             self.capture.look(x)
@@ -139,6 +138,4 @@ class HessianProduct:
 
 def implicit(capture: Capture, product: Callable[[Tensor], Tensor]) -> ImplicitOperator:
     """The operator on parameter space that has these products."""
-    params = list(capture.params.values())
-    dtype = reduce(torch.promote_types, (p.dtype for p in params), torch.float32)
-    return ImplicitOperator(product, capture.space.size, dtype, params[0].device)
+    return ImplicitOperator(product, capture.space.size, capture.wide_dtype, capture.device)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torchtangent.curvature.representation import Accumulator, Blocks, Layers, Representation, Scope, in_a_row
+from torchtangent.jacobians.together import side_by_side
 from torchtangent.operators import LowRankOperator, Space
 
 
@@ -28,8 +29,7 @@ class RowList(Accumulator):
         self.rows: list[Tensor] = []
 
     def update(self, layers: Layers) -> None:
-        parts = [layers[name].flat().flatten(0, 1) for name in self.names]
-        self.rows.append(torch.cat(parts, 1))
+        self.rows.append(side_by_side([layers[name] for name in self.names]).flatten(0, 1))
 
     def finish(self, n: int) -> Blocks:
         return [(self.place, LowRankOperator(torch.cat(self.rows) / n**0.5))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -42,7 +42,7 @@ class LayerSource:
             return
         self.samples, held = 0, 0
         pull = self.cotangents.start()
-        for x, y in self._pieces():
+        for x, y in self._pieces(self._size):
             trace = self.capture.trace(map_leaves(Tensor.clone, x) if self.keep else x)  # a loader may reuse its buffer
             if self.samples == 0:
                 self._check_likelihood(trace.outputs, y)
@@ -55,7 +55,7 @@ class LayerSource:
                 if part is None:
                     del trace  # to free its memory before the layers are used
                 if self.keep:
-                    held += sum({layer.d.data_ptr(): layer.d.nbytes for layer in layers[0].values()}.values())
+                    held += _bytes_of(layers[0])
                     self._kept.append(layers)
                     if held > self.capture.budget(_KEPT):
                         self.keep, self._kept = False, []
@@ -66,17 +66,16 @@ class LayerSource:
         """Check all the data now, so that errors are not raised only at the first product with an implicit operator."""
         self.batches.repeat = True
         pull = self.cotangents.start()
-        for i, (x, y) in enumerate(self._pieces()):
-            self.capture.check(x)
+        for i, (x, y) in enumerate(self._pieces(self._size_of_products)):
             f = self.capture.outputs(x)
             pull(f, y)
             if i == 0:
                 self._check_likelihood(f, y)
 
-    def _pieces(self) -> Iterator[Batch]:
+    def _pieces(self, size: Callable[[Inputs], int]) -> Iterator[Batch]:
         """The data, some samples at a time; warns if no term of it counts."""
         counted = False
-        for x, y in self.batches.pieces(self._size):
+        for x, y in self.batches.pieces(size):
             counted = counted or self.cotangents.count_some(y)
             yield x, y
         if not counted:
@@ -118,6 +117,11 @@ class LayerSource:
             fit = min(_FEW, self.capture.samples_within(2 * self._room, many))
         return fit
 
+    def _size_of_products(self, x: Inputs) -> int:
+        """How many samples at a time where no layer Jacobians are wanted."""
+        self.capture.look(x)
+        return self.capture.samples_within(self._room, 1)
+
     @cached_property
     def _room(self) -> int:
         """Bytes of activations and factors at a time: many on a GPU, which small pieces would leave idle."""
@@ -125,3 +129,9 @@ class LayerSource:
         if device.type != "cuda":
             return _TRACE
         return torch.cuda.get_device_properties(device).total_memory // _SHARE
+
+
+def _bytes_of(layers: Layers) -> int:
+    """What layer Jacobians hold; tensors that several share count once."""
+    tensors = [t for layer in layers.values() for t in vars(layer).values() if isinstance(t, Tensor)]
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())

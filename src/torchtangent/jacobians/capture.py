@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import reduce
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ from torchtangent.jacobians.rules import RULES
 from torchtangent.jacobians.select import Params, select
 from torchtangent.jacobians.trace import Trace
 from torchtangent.jacobians.uses import LayerUse
-from torchtangent.jacobians.verify import check_in_batch, look, verify
+from torchtangent.jacobians.verify import check_in_batch, first_trace, verify
 from torchtangent.notice import warn
 from torchtangent.operators.space import Space
 
@@ -72,7 +73,6 @@ class Capture:
         self.kinds: set[torch.dtype] = set()  # in which layers computed: autocast inside of a model has its own
         self.batched = True  # backward passes of all cotangents can run as one
         self._looked = 0  # how many samples were looked at
-        self._first: tuple[Inputs, Trace] | None = None  # their batch and, until rules are checked, their trace
         self._few: tuple[Inputs, Tensor] | None = None  # these samples, and their outputs
         self._compared = False  # whether outputs of a whole batch were compared with those of two samples
         self.push: Callable | None = None  # how J v is computed for this model (see products.py)
@@ -81,9 +81,6 @@ class Capture:
         self.bytes_per_sample = (0, 0)  # of a trace: fixed, and for each cotangent
         self.output_shape = torch.Size()  # (C,) or (T, C), known once a batch was checked
         self._said: set[str] = set()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_looked": 0, "_first": None}  # graphs cannot be copied
 
     @property
     def device(self) -> torch.device:
@@ -98,10 +95,10 @@ class Capture:
     @property
     def wide_dtype(self) -> torch.dtype:
         """That of sums: float32 at least."""
-        return torch.promote_types(self.dtype, torch.float32)
+        return reduce(torch.promote_types, (p.dtype for p in self.params.values()), torch.float32)
 
     def trace(self, x: Inputs) -> Trace:
-        """Run the model on a batch and record it; the first batch is also checked."""
+        """Run the model on a batch and record it; a batch that uses layers in a new way is also checked."""
         trace = self.check(x) or self.record(x)
         n = len(trace.outputs)
         if n > 2 and not self._compared:
@@ -109,33 +106,36 @@ class Capture:
                 check_in_batch(self._output_of(take(x, slice(i, i + 1))), trace.outputs.detach()[i : i + 1], n)
             self._compared, self._few = True, None
         if self.signatures.get(trace.signature, 0) < min(2, n):
-            trace = look(self, x)
+            trace = first_trace(self, x)
             verify(self, trace)
         return trace
 
-    def look(self, x: Inputs) -> None:
-        """Check the inputs and, on the first batch, whether the model treats its samples one by one."""
+    def look(self, x: Inputs) -> Trace | None:
+        """Check the inputs and, on the first batch, whether the model treats its samples one by one.
+
+        Returns:
+            The trace of the samples that were looked at just now, if any.
+        """
         n = batch_size(x)
         self.check_unmoved()
         check_devices(self.model, x)
-        if self._looked < min(2, n):
-            trace = look(self, take(x, slice(0, n, max(1, n - 1))))
-            self._looked, self._first = len(trace.outputs), (x, trace)
-            self._few = map_leaves(Tensor.clone, trace.x), trace.outputs.detach()
+        if self._looked >= min(2, n):
+            return None
+        trace = first_trace(self, take(x, slice(0, n, max(1, n - 1))))
+        self._looked, self._few = len(trace.outputs), (map_leaves(Tensor.clone, trace.x), trace.outputs)
+        return trace
 
     def check(self, x: Inputs) -> Trace | None:
-        """The same, and on the first batch check the rules themselves (see verify.py).
+        """Do what `look` does and, before layer Jacobians are first used, check the rules (see verify.py).
 
         Returns:
             The trace of `x`, if all of it was looked at just now.
         """
-        self.look(x)
-        if self._first is None:
-            return None
-        looked, trace = self._first
-        verify(self, trace)
-        self._first = None
-        return trace if looked is x and batch_size(x) <= 2 else None
+        trace = self.look(x)
+        if max(self.signatures.values(), default=0) < self._looked:
+            assert self._few is not None
+            verify(self, trace or self.record(self._few[0]))
+        return trace if batch_size(x) <= 2 else None
 
     def _output_of(self, sample: Inputs) -> Float[Tensor, "1 *out"]:
         """The output of one sample, perhaps known from the check."""

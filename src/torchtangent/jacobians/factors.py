@@ -56,10 +56,6 @@ class LayerJacobian(ABC):
         """J with the parameter flattened."""
         return self.dense().reshape(self.samples, self.outputs, -1)
 
-    def write(self, J: Float[Tensor, "N C P"]) -> None:
-        """Write the same into J."""
-        J.copy_(self.flat())
-
     @abstractmethod
     def pullback(self, u: Float[Tensor, "N C"]) -> Float[Tensor, "*P"]:
         """Σ_nc u[n,c] J[n,c], of the parameter's shape."""
@@ -137,10 +133,13 @@ class Outer(LayerJacobian):
         d = self.d.transpose(3, 4).reshape(N * G, C * O, S)
         return product(d, a.reshape(N * G, S, -1)).view(N, G, C, O, -1)
 
-    def write(self, J: Float[Tensor, "N C P"]) -> None:
-        if self.order != tuple(sorted(self.order)):
-            super().write(J)  # the entries of the parameter are in another order than those of its matrix
-            return
+    @property
+    def in_order(self) -> bool:
+        """Whether the entries of the parameter are in the order of those of its matrix."""
+        return self.order == tuple(sorted(self.order))
+
+    def form_into(self, J: Float[Tensor, "N C P"]) -> None:
+        """Write J there, without a copy of it, if it is `in_order`."""
         _, G, C, S, O = self.d.shape
         place = J.unflatten(2, (G, O, -1)).transpose(1, 2)
         if S == 1:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.jacobians.factors import Dense, LayerJacobian
-from torchtangent.jacobians.inputs import Inputs, map_leaves, take, wide
+from torchtangent.jacobians.inputs import Inputs, leaves, map_leaves, take, wide
 
 Function = Callable[[Inputs, dict[int, Tensor]], Tensor]
 
@@ -29,18 +28,17 @@ def vectorized(
     """
     values = {id(p): p.detach() for p in params.values()}
 
-    def one(sample: Any, u: Float[Tensor, "C *out"]) -> dict[int, Tensor]:
+    def one(sample: list[Tensor], u: Float[Tensor, "C *out"]) -> dict[int, Tensor]:
         def at(p: dict[int, Tensor]) -> Tensor:
-            return f(map_leaves(lambda v: v.unsqueeze(0), sample), p)[0]
+            parts = iter(sample)
+            return f(map_leaves(lambda _: next(parts).unsqueeze(0), x), p)[0]
 
         pull = torch.func.vjp(at, values)[1]
         return torch.func.vmap(pull)(u)[0]
 
-    batched = map_leaves(lambda v: 0, x)
-    axes = (_axes(batched), 1)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")
-        J = torch.func.vmap(one, in_dims=axes)(x, cotangents)
+        J = torch.func.vmap(one, in_dims=(0, 1))(leaves(x), cotangents)
     c, n = cotangents.shape[:2]
     for name, p in params.items():
         if J[id(p)].shape != (n, c, *p.shape):  # a rule of torch's own is wrong, as that for PReLU is
@@ -68,12 +66,3 @@ def looped(
                 if grad is not None:
                     J[name][i, j] = grad
     return {name: Dense(J[name], p.shape) for name, p in params.items()}
-
-
-def _axes(batched: Any) -> Any:
-    """vmap's `in_dims`: 0 for tensors with samples, None for all other arguments."""
-    if isinstance(batched, dict):
-        return {k: 0 if type(v) is int else None for k, v in batched.items()}
-    if isinstance(batched, tuple):
-        return tuple(0 if type(v) is int else None for v in batched)
-    return 0

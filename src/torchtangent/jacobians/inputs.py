@@ -31,7 +31,8 @@ def map_leaves(f: Callable[[Tensor], Any], x: Inputs) -> Any:
     if isinstance(x, Mapping):
         return {k: one(v) for k, v in x.items()}
     if isinstance(x, tuple | list):
-        return tuple(one(v) for v in x)
+        values = [one(v) for v in x]
+        return type(x)(*values) if hasattr(x, "_fields") else tuple(values)  # named tuples keep their names
     return one(x)
 
 

@@ -25,6 +25,7 @@ from torchtangent.jacobians.inputs import (
 )
 from torchtangent.jacobians.products import pull, push
 from torchtangent.jacobians.select import Params
+from torchtangent.jacobians.together import write
 from torchtangent.operators import memory
 from torchtangent.operators.derivative import linear
 from torchtangent.operators.space import Space, Vector
@@ -139,7 +140,7 @@ class Jacobian:
             start = 0
             for layer in self._layers(x).values():
                 end = start + layer.shape.numel()
-                layer.write(J[index, ..., start:end].view(layer.samples, layer.outputs, -1))
+                write(layer, J[index, ..., start:end].view(layer.samples, layer.outputs, -1))
                 start = end
         return J
 

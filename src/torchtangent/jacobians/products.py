@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +13,10 @@ from torch import Tensor, nn
 from torchtangent.jacobians.call import float32_products, pull_back
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Inputs, batch_size, check_finite, take, wide
+from torchtangent.jacobians.verify import noise
 
 Tangent = dict[str, Tensor]
 Way = Callable[[Capture, Inputs, Tangent, bool], tuple[Tensor, Tensor]]
-
-_PERIOD = 8191  # a prime: rows of a matrix get different numbers
 
 
 def pull(capture: Capture, x: Inputs, u: Float[Tensor, "N *out"], f: Float[Tensor, "N *out"] | None = None) -> Tangent:
@@ -100,17 +98,10 @@ def _adjoint(
     return is_adjoint(u, w, back(f, u), v, capture.rounding(f.detach()))
 
 
-def noise(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Normal random numbers, the same on every device; they repeat after a while, since to draw all would take long."""
-    size = like.numel()
-    few = torch.randn(min(size, _PERIOD), generator=generator, dtype=torch.float64, device="cpu").to(like)
-    return few.repeat(math.ceil(size / _PERIOD))[:size].view(like.shape)
-
-
 def is_adjoint(u: Tensor, w: Tensor, g: Mapping[str, Tensor], v: Mapping[str, Tensor], small: float) -> bool:
     """Whether ⟨u, w⟩ = ⟨g, v⟩, as for w = J v and g = Jᵀu, up to the fraction `small` of their terms."""
     products = wide(u.detach()) * wide(w.detach())
-    terms = torch.stack([torch.dot(wide(g[name].detach()).flatten(), wide(v[name].detach()).flatten()) for name in g])
+    terms = torch.stack([(wide(g[name].detach()) * wide(v[name].detach())).sum() for name in g])
     size = float(products.norm() + terms.abs().sum())
     return abs(float(products.sum() - terms.sum())) <= small * size
 

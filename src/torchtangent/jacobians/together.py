@@ -30,9 +30,17 @@ def side_by_side(layers: Sequence[LayerJacobian], width: int | None = None) -> F
     J = memory.empty((layers[0].samples, layers[0].outputs, width), dtype, layers[0].d.device)
     *places, rest = J.split([*widths, width - sum(widths)], 2)
     for layer, place in zip(layers, places, strict=True):
-        layer.write(place)
+        write(layer, place)
     rest.zero_()
     return J
+
+
+def write(layer: LayerJacobian, J: Float[Tensor, "N C P"]) -> None:
+    """Write the Jacobian of a parameter, flattened, into a part of J."""
+    if isinstance(layer, Outer) and layer.in_order:
+        layer.form_into(J)
+    else:
+        J.copy_(layer.flat())
 
 
 def merge(uses: Sequence[LayerJacobian]) -> LayerJacobian:

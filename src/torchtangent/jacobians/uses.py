@@ -50,8 +50,14 @@ class Use(ABC):
     def rows(self) -> int:
         """How many times the parameters are used, for all samples together."""
 
+    @property
+    @abstractmethod
+    def order(self) -> tuple[int, ...]:
+        """The axes of the output in the order in which its rows are read; () as they are."""
+
     def inner(self, stride: int, n: int) -> bool | None:
         """Whether samples with this stride are the inner axis of the rows (False: the outer one, None: neither)."""
+        stride = reordered(stride, self.shape, self.order, n) if self.order else stride
         return inner_axis(stride, self.shape.numel(), self.rows, n)
 
     @abstractmethod
@@ -90,6 +96,10 @@ class LayerUse(Use):
     @property
     def rows(self) -> int:
         return self.shape[: self.axes].numel()
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        return ()
 
     def without(self, names: Set[str]) -> LayerUse:
         """The same use without some parameters."""
@@ -137,9 +147,9 @@ class GraphUse(Use):
     def rows(self) -> int:
         return self.of.rows
 
-    def inner(self, stride: int, n: int) -> bool | None:
-        order = self.of.order
-        return super().inner(reordered(stride, self.shape, order, n) if order else stride, n)
+    @property
+    def order(self) -> tuple[int, ...]:
+        return self.of.order
 
     def by_row(self, d: Float[Tensor, "y0 C *y"]) -> Float[Tensor, "rows C K"]:
         return self.of.by_row(d)

@@ -1,4 +1,4 @@
-"""Every capture checks itself on its first batch: for mixed samples, and against autograd's own gradient.
+"""Every capture checks itself on some samples: for mixing, and its rules against autograd's own gradient.
 
 Factors are captured on a few samples, with random cotangents r[n,c]; two of them, because torch's derivatives of some
 operations are wrong for several cotangents at once. Then each sample's factors are weighted by a number u[n], and their
@@ -10,17 +10,18 @@ has to pass the same test.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
-from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.jacobians.call import Network, float32_products, undisturbed
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.inputs import Inputs, check_finite, map_leaves, take
+from torchtangent.jacobians.inputs import Inputs, check_finite, map_leaves, take, wide
 from torchtangent.jacobians.uses import GraphUse
 from torchtangent.notice import listed
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from torchtangent.jacobians.trace import Trace
 
 
+_SEED = 8_675_309  # of the random state in which models are looked at, unlikely to be the user's
+_PERIODS = (8191, 8179, 8171)  # primes
 _ROUGHLY = 0.05  # tolerance relative to the largest output: kernels may be computed in 16 bits
 _NOT_APART = (
     "Per-sample Jacobians are not defined. Call model.eval(), remove what depends on the whole batch or on chance, and "
@@ -37,12 +40,13 @@ _NOT_APART = (
 
 
 @float32_products()
-def look(capture: Capture, x: Inputs) -> Trace:
+def first_trace(capture: Capture, x: Inputs) -> Trace:
     """Record some samples, and see that the model treats them one by one."""
     with undisturbed():
         trace = capture.record(x)
-        if len(trace.outputs) > 1:
-            _check_samples_apart(capture, x, trace.outputs)
+        _check_samples_apart(capture, x, trace.outputs)
+        if not trace.outputs.any():
+            _check_gradients_apart(capture, x, trace)
         capture.output_shape = trace.outputs.shape[1:]
         capture.bytes_per_sample = _measure(capture, trace)
     return trace
@@ -60,7 +64,7 @@ def verify(capture: Capture, trace: Trace) -> None:
 
 def _verify(capture: Capture, trace: Trace) -> None:
     f = trace.outputs
-    r, u = _random_probe(f.shape, f.dtype, f.device)
+    r, u = _random_probe(f)
     capture.batched = capture.batched and len(r) > 1  # one cotangent would not check the batched pass
     before, capture.unproven = capture.unproven, set()
     layers = trace.pull(r)
@@ -130,14 +134,14 @@ def _alive(layers: Mapping[str, LayerJacobian]) -> dict[str, int]:
 
 def _check_samples_apart(capture: Capture, x: Inputs, together: Tensor) -> None:
     """Raise if the first or last sample has another output alone, with another random seed, than in the batch."""
-    for i in (0, len(together) - 1):
+    for i in sorted({0, len(together) - 1}):
         gap, small = _gap(capture.network, x, i, together), capture.rounding(together)
         if gap <= small:
             continue
         if not _is_rounding(capture.network, x, i):
             raise ValueError(
                 f"The model mixes samples or is random: its output for sample {i} changes by {gap:.1e} of the largest "
-                f"when the sample is alone instead of inside a batch. {_NOT_APART}"
+                f"when the sample is alone, with another random state. {_NOT_APART}"
             )
         said = (
             f"In {str(together.dtype).removeprefix('torch.')} rounding alone changes the outputs of this network by "
@@ -148,10 +152,25 @@ def _check_samples_apart(capture: Capture, x: Inputs, together: Tensor) -> None:
         capture.say_once("rounding", said)
 
 
+def _check_gradients_apart(capture: Capture, x: Inputs, together: Trace) -> None:
+    """The same by the gradient of the first sample's outputs, for a model whose outputs are zero and show nothing."""
+    _seed(_SEED)
+    u = torch.zeros_like(together.outputs)
+    u[0] = 1
+    alone = capture.record(take(x, slice(0, 1))).gradient(u[:1])
+    for name, g in together.gradient(u).items():
+        gap, size = (float(wide(t).norm()) for t in (g - alone[name], g.abs() + alone[name].abs()))
+        if gap > capture.rounding(u) * size:
+            raise ValueError(
+                f"The model mixes samples or is random: the gradient of a sample's output by {name!r} changes when the "
+                f"sample is alone, with another random state. {_NOT_APART}"
+            )
+
+
 def _gap(network: Network, x: Inputs, i: int, together: Tensor) -> float:
     """The difference between a sample's output alone and in a batch, relative to the largest output."""
     with network.undisturbed():
-        _seed(i + 1)
+        _seed(_SEED + i)
         alone = network.value(take(x, slice(i, i + 1)))
     check_finite(alone)
     return float((alone[0] - together[i]).abs().max() / together.abs().max().clamp(min=1e-3))
@@ -191,20 +210,27 @@ def _seed(seed: int) -> None:
         torch.cuda.manual_seed_all(seed)
 
 
-@lru_cache(maxsize=8)
-def _random_probe(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Random cotangents r, (C, N, *out) with C ≤ 2, and weights of samples u, (N, C), that differ clearly."""
-    n, c = shape[0], min(2, shape[1:].numel())
-    r = torch.randn(c, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
+def noise(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Normal random numbers, the same on every device; they repeat after a while, since to draw all would take long."""
+    size = like.numel()
+    period = next((p for p in _PERIODS if all(n % p for n in like.shape)), size)  # so that rows get different numbers
+    few = torch.randn(min(size, period), generator=generator, dtype=torch.float64, device="cpu").to(like)
+    return few.repeat(math.ceil(size / period))[:size].view(like.shape) if size else few.view(like.shape)
+
+
+def _random_probe(f: Float[Tensor, "N *out"]) -> tuple[Float[Tensor, "C N *out"], Float[Tensor, "N C"]]:
+    """Random cotangents r, for C ≤ 2, and weights of samples u that differ clearly."""
+    n, c = len(f), min(2, f[0].numel())
     number = torch.arange(n, dtype=torch.float64, device="cpu")
     u = (1 + number / n) * (-1) ** number
-    return r.to(device, dtype), torch.stack([u, 0.6 * u.flip(0)][:c], 1).to(device, dtype)
+    r = noise(f.expand(c, *f.shape), torch.Generator().manual_seed(0))
+    return r, torch.stack([u, 0.6 * u.flip(0)][:c], 1).to(f)
 
 
 def _mismatches(trace: Trace, layers: dict[str, LayerJacobian], r: Tensor, u: Tensor) -> set[str]:
     """Parameters whose factors do not reproduce autograd's gradient of Σ u r f, beyond rounding."""
     expected = trace.gradient(torch.einsum("cn...,nc->n...", r, u))
-    gradients = list(expected.values())
+    gradients = [wide(g) for g in expected.values()]  # norms in float16 overflow
     gaps = torch._foreach_sub([layers[name].pullback(u.to(layers[name].d.dtype)) for name in expected], gradients)
     norms = torch.stack([*torch._foreach_norm(gaps), *torch._foreach_norm(gradients)]).view(2, -1).tolist()
     wrong = set()

@@ -24,6 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
+from torchtangent.jacobians.together import write
 from torchtangent.kernel.precision import add_product, multiply
 from torchtangent.kernel.way import (
     STRIP,
@@ -58,7 +59,7 @@ class Formed(Way):
 
     def keep(self, layer: LayerJacobian) -> Kept:
         J = memory.empty((layer.samples, layer.outputs, self.width), layer.d.dtype, layer.d.device)
-        layer.write(J)
+        write(layer, J)
         return (self.outputs.arrange(J),)
 
     def add(self, out: Block, left: Kept, right: Kept, alpha: float, room: int) -> None:
