@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torchtangent as tt
-from torchtangent import operators, probe
+from torchtangent import linear, operators, probe
 
 PAGE = Path(__file__).with_name("api.md")
 SECTIONS = {  # title → module, name in front of its names
     "Functions and classes": (tt, "tt"),
+    "Networks made by tt.linearize and tt.lazy": (linear, "torchtangent.linear"),
     "Operators": (operators, "tt.operators"),
     "Spectra": (tt.spectrum, "tt.spectrum"),
     "Alignment": (tt.alignment, "tt.alignment"),
@@ -28,6 +29,8 @@ METHODS = (  # classes that are listed with all of theirs
     tt.Jacobian,
     tt.Operator,
     tt.TangentProbe,
+    linear.Lazy,
+    linear.Linearized,
     tt.spectrum.Density,
     tt.spectrum.Eigenpairs,
     tt.dual.Fit,

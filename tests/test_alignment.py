@@ -843,3 +843,16 @@ def test_a_binary_task_for_many_outputs_is_said() -> None:
     with pytest.warns(tt.TangentWarning, match=r"Task 'odd' has two classes and the model 3 outputs"):
         alignment.rank_tasks(mlp(3), x, {"odd": x[:, 0] > 0})
     alignment.rank_tasks(mlp(3), x, {"odd": x[:, 0] > 0}, output=lambda f: f[:, 0])
+
+
+def test_energy_of_true_and_false_is_refused() -> None:
+    """They would count as 1 and 0, which has another energy than ±1."""
+    with pytest.raises(ValueError, match=r"Pass 2\.0 \* y - 1"):
+        tt.alignment.energy(torch.eye(4), torch.tensor([True, False, True, True]), k=2)
+
+
+def test_an_alignment_beyond_float32_is_an_error() -> None:
+    model, x = nn.Linear(2, 1), torch.full((4, 2), 1e25)
+    with pytest.raises(ValueError, match=r"leaves the range of torch\.float32"):
+        tt.alignment.target(model, x, torch.ones(4))
+    assert torch.isfinite(tt.alignment.target(model.double(), x.double(), torch.ones(4)))

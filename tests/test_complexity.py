@@ -173,7 +173,8 @@ def test_data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     model, _, x, y = problem("mlp")
     expected = features(model, x)
     assert feature_norm(model, TensorDataset(x)) == pytest.approx(expected, rel=1e-10)
-    run = Trajectory(model, TensorDataset(x))
+    assert feature_norm(model, list(x)) == pytest.approx(expected, rel=1e-10)  # a list is a data set, not arguments
+    run = Trajectory(model, list(x))
     length = move(model, 0.3)
     assert run.step() == pytest.approx(expected * length, rel=1e-10)
     with torch.no_grad():

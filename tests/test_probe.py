@@ -838,6 +838,7 @@ def test_a_state_of_other_samples_or_measures_is_refused() -> None:
     for other, what in (
         (TangentProbe(mlp(), x, y, measures=["kernel_alignment", "distance"]), "its x differ"),
         (small(measures=["distance"]), "its measures differ"),
+        (small(measures=["kernel_alignment", "distance"], params="2.*"), "its parameters differ"),
         (small(measures=["kernel_alignment", "distance"], x_test=x, y_test=y), "its test/x differ"),
     ):
         with pytest.raises(ValueError, match=f"The saved state is that of another probe: {what}"):

@@ -622,6 +622,24 @@ def test_functional_transforms_after_a_first_call() -> None:
     assert_close(torch.cat([j.flatten(2) for j in J.values()], 2), oracle.jacobian(model, X))
 
 
+def test_products_inside_functional_transforms() -> None:
+    """Samples and ensembles of weights by vmap, and a derivative along the weights by jvp."""
+    model = conv_net()
+    lin = moved(linearize(model))
+    expected = lin(X).detach()
+    theta = {name: p.detach() for name, p in lin.named_parameters()}
+    step = {name: torch.randn_like(p) for name, p in theta.items()}
+    along = torch.einsum("ncp,p->nc", oracle.jacobian(model, X), torch.cat([t.flatten() for t in step.values()]))
+
+    def f(params: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(lin, params, (x,))
+
+    assert_close(torch.func.vmap(lambda x: f(theta, x[None])[0])(X), expected)
+    ensemble = {name: torch.stack([p, p + step[name]]) for name, p in theta.items()}
+    assert_close(torch.func.vmap(f, (0, None))(ensemble, X), torch.stack([expected, expected + along]))
+    assert_close(torch.func.jvp(lambda p: f(p, X), (theta,), (step,))[1], along)
+
+
 @pytest.mark.usefixtures("quiet")
 def test_functional_transforms_need_forward_mode_and_a_first_call() -> None:
     new, padded = linearize(conv_net()), linearize(nn.Embedding(5, 2, padding_idx=0))

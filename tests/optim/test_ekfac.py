@@ -18,7 +18,7 @@ import two_ranks
 from torch import Tensor, nn
 
 import torchtangent as tt
-from torchtangent.optim import EKFAC, KFAC, decompose, ekfac
+from torchtangent.optim import EKFAC, KFAC, Adaptive, decompose, ekfac
 from torchtangent.optim.decompose import eigenbasis
 
 METHODS: dict[str, Callable[..., Any]] = {
@@ -762,22 +762,103 @@ def test_half_precision_parameters(method: str) -> None:
     assert torch.equal(flat(model), flat(other))
 
 
-def test_damping_adapts_to_the_quadratic_model() -> None:
+def test_damping_adapts_to_the_quadratic_model(monkeypatch: pytest.MonkeyPatch) -> None:
     model, (x, y) = mlp(), data()
-    opt = EKFAC(model, 0.2, EPS, kl_clip=None)
-    with pytest.raises(RuntimeError, match="call it after step"):
-        opt.adapt(1.0, 0.9)
+    opt = EKFAC(model, 0.2, Adaptive(EPS, every=1), kl_clip=None)
+    seen = ratios(monkeypatch)
     before, theta = F.cross_entropy(model(x), y).item(), flat(model)
-    train(model, opt, x, y)
+    step(model, opt, x, y)
     delta = flat(model) - theta
     g = torch.cat([p.grad.flatten() for p in model.parameters()])
     promised = float(-(g @ delta) * (1 - 0.2 / 2))
     after = F.cross_entropy(model(x), y).item()
-    assert opt.adapt(before, after) == pytest.approx((before - after) / promised, rel=1e-9)
-    for ratio, factor in ((0.8, 0.95), (0.5, 1.0), (0.1, 1 / 0.95)):
-        opt.param_groups[0]["damping"] = EPS
-        opt.adapt(promised * ratio, 0.0)
-        assert opt.param_groups[0]["damping"] == pytest.approx(EPS * factor)
+    assert seen == [pytest.approx((before - after) / promised, rel=1e-9)]
+
+
+def test_the_factor_on_adaptive_damping() -> None:
+    for ratio, factor in ((0.8, 0.95), (0.5, 1.0), (0.1, 1 / 0.95), (float("nan"), 1 / 0.95)):
+        assert Adaptive(EPS, every=1).change(ratio) == factor
+        assert Adaptive(EPS, every=3).change(ratio) == pytest.approx(factor**3)
+        assert Adaptive(EPS, every=1).change(ratio, clipped=True) == max(1.0, factor)
+
+
+def test_adaptive_damping_does_not_fall_while_steps_are_shortened() -> None:
+    """They hold whatever the damping is, so that it would shrink without end."""
+    model, (x, y) = mlp(), data()
+    opt = EKFAC(model, 0.5, Adaptive(EPS, every=1), kl_clip=1e-9)
+    for _ in range(5):
+        step(model, opt, x, y)
+    assert opt.clipped == 5
+    assert opt.param_groups[0]["damping"] == EPS
+    with pytest.raises(ValueError, match="momentum adds that of earlier steps"):
+        step(model, EKFAC(model, 0.5, Adaptive(EPS), momentum=0.9), x, y)
+
+
+def ratios(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What adaptive damping looks at, step by step."""
+    seen: list[float] = []
+
+    def change(self: Adaptive, ratio: float, *, clipped: bool) -> float:
+        seen.append(ratio)
+        return 1.0
+
+    monkeypatch.setattr(Adaptive, "change", change)
+    return seen
+
+
+def step(model: nn.Module, opt: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
+    """One step with a closure."""
+
+    def closure() -> float:
+        opt.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        if torch.is_grad_enabled():
+            loss.backward()
+        return loss.item()
+
+    opt.step(closure)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("reload", [False, True])
+def test_states_follow_a_model_to_another_dtype(method: str, reload: bool) -> None:
+    """model.double() in mid-run, or a checkpoint of a float32 run for a float64 model."""
+    (x, y), wide = data(32), mlp()
+    model = copy.deepcopy(wide).float()
+    opt, reference = METHODS[method](model, 0.1, 0.1, momentum=0.5), METHODS[method](wide, 0.1, 0.1, momentum=0.5)
+    train(model, opt, x.float(), y, steps=3)
+    train(wide, reference, x, y, steps=6)
+    if reload:
+        saved, model = opt.state_dict(), copy.deepcopy(model)
+        opt = METHODS[method](model.double(), 0.1, 0.1, momentum=0.5)
+        opt.load_state_dict(saved)
+    train(model.double(), opt, x, y, steps=3)
+    assert {t.dtype for state in opt.state.values() for t in state.values()} == {torch.float64}
+    torch.testing.assert_close(flat(model), flat(wide), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_gradients_that_are_almost_zero(method: str) -> None:
+    """The ratio of the two factors' sizes leaves the range of float32."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    opt = METHODS[method](model, 0.1, 0.1)
+    for _ in range(3):
+        opt.zero_grad()
+        (1e-21 * model(torch.randn(8, 3)).square().mean()).backward()
+        opt.step()
+    assert opt.steps == 3
+    assert all(torch.isfinite(t).all() for state in opt.state.values() for t in state.values())
+
+
+def test_groups_by_pattern_or_predicate() -> None:
+    model = mlp()
+    opt = EKFAC(model, 0.1, EPS, params=[{"params": "0.*", "lr": 0.01}])
+    opt.add_param_group({"params": lambda name, p: not name.startswith("0."), "damping": 1.0})
+    by_name = {id(p): name for name, p in model.named_parameters()}
+    found = [sorted(by_name[id(p)] for p in group["params"]) for group in opt.param_groups]
+    assert found[0] == ["0.bias", "0.weight"]
+    assert found[0] + found[1] == sorted(by_name.values())
+    assert [group["lr"] for group in opt.param_groups] == [0.01, 0.1]
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import torchtangent as tt
-from torchtangent.optim import EKFAC, KFAC
+from torchtangent.optim import EKFAC, KFAC, Adaptive
 
 N, LR, EPS = 16, 0.1, 0.05
 METHODS: dict[str, Callable[..., torch.optim.Optimizer]] = {"kfac": KFAC, "ekfac": EKFAC}
@@ -271,14 +271,25 @@ def test_a_layer_may_be_demoted_frozen_and_back(method) -> None:
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_promises_are_kept_in_the_unit_of_the_loss(reduction: str) -> None:
+def test_promises_are_kept_in_the_unit_of_the_loss(reduction: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, (x, y) = network(), data()
-    opt = EKFAC(model, 0.01, EPS, loss=reduction, kl_clip=None)
-    loss = F.cross_entropy(model(x), y, reduction=reduction)
-    loss.backward()
-    opt.step()
-    after = F.cross_entropy(model(x), y, reduction=reduction)
-    assert opt.adapt(loss.item(), after.item()) == pytest.approx(1, abs=0.1)
+    opt = EKFAC(model, 0.01, Adaptive(EPS, every=1), loss=reduction, kl_clip=None)
+    seen: list[float] = []
+
+    def change(self: Adaptive, ratio: float, *, clipped: bool) -> float:
+        seen.append(ratio)
+        return 1.0
+
+    def closure() -> float:
+        opt.zero_grad()
+        loss = F.cross_entropy(model(x), y, reduction=reduction)
+        if torch.is_grad_enabled():
+            loss.backward()
+        return loss.item()
+
+    monkeypatch.setattr(Adaptive, "change", change)
+    opt.step(closure)
+    assert seen == [pytest.approx(1, abs=0.1)]
 
 
 def test_pixels_of_sampled_classes_come_last() -> None:

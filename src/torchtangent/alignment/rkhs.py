@@ -18,6 +18,7 @@ from torchtangent.kernel.columns import pull_columns, split_columns
 from torchtangent.kernel.matrix import Matrix, as_square
 from torchtangent.kernel.samples import Samples
 from torchtangent.kernel.targets import Form, as_columns, numbers
+from torchtangent.notice import Overflow
 from torchtangent.operators.scale import column_norms
 from torchtangent.operators.symmetric import eigh
 from torchtangent.spectrum import Eigenpairs, top
@@ -59,7 +60,10 @@ def target(
         g = g.reshape(len(g), *[C] * (C > 1), *g.shape[axes:])
     like = torch.empty(0, dtype=capture.wide_dtype, device=capture.device)
     G, form = as_columns(g, (N, N, C, C), like, "g")
-    return form.each(pulled_squares(capture, samples, form.by_sample(G)) / N**2)
+    squares = pulled_squares(capture, samples, form.by_sample(G)) / N**2
+    if not bool(torch.isfinite(squares).all()):
+        raise Overflow(f"The alignment leaves the range of {squares.dtype}. Scale the targets or pass model.double().")
+    return form.each(squares)
 
 
 def pulled_squares(capture: Capture, samples: Samples, U: Float[Tensor, "N C K"]) -> Float[Tensor, " K"]:
@@ -174,6 +178,9 @@ def energy(K: Any, y: Targets, k: int = 50) -> Float[Tensor, "*K"]:
             raise ValueError(f"k must be between 1 and the {vectors.shape[1]} eigenpairs that were given, got {k}.")
     else:
         vectors, shape = top(K, k).vectors, K.shape
+    y = numbers(y, "y")
+    if y.dtype == torch.bool:
+        raise ValueError("y is boolean, and the energy of True and False is that of 1 and 0. Pass 2.0 * y - 1 for ±1.")
     Y, form = as_columns(y, shape, torch.empty(0, dtype=torch.float64, device=vectors.device))
     sizes = column_norms(Y)
     if bool((sizes == 0).any()):

@@ -33,18 +33,13 @@ def feature_norm(model: nn.Module, x: Any, *, params: Params = None, output: Out
     2.8284...
     """
     chosen = select(unwrapped(model), params)
-    samples = _samples(x, chosen)
+    samples = Samples(x, next(iter(chosen.values())).device)
     data = ((part, None) for part in batches(samples))
     try:
         F = fisher(model, data, Diagonal, likelihood="gaussian", params=among(chosen), output=output)
     except TypeError as error:
         raise samples.explained(error) from error
     return math.sqrt(float(F.trace()))
-
-
-def _samples(x: Any, params: dict[str, nn.Parameter]) -> Samples:
-    """The inputs, on the device of the parameters; a list is read as positional arguments, like a tuple."""
-    return Samples(tuple(x) if isinstance(x, list) else x, next(iter(params.values())).device)
 
 
 class Trajectory:
@@ -81,7 +76,7 @@ class Trajectory:
 
     def __init__(self, model: nn.Module, x: Any, *, params: Params = None, output: Output = None) -> None:
         self._model, self._output = unwrapped(model), output
-        self._x = kept_inputs(tuple(x) if isinstance(x, list) else x)
+        self._x = kept_inputs(x)
         self._names = frozenset(select(self._model, params))
         self._weights = self._read()
         self.lengths: list[float] = []
@@ -126,6 +121,7 @@ class Trajectory:
                 return math.nan
             except ValueError:
                 network, params = Network(self._model, self._output), self._chosen()
-                if all(is_finite(network, params, part) for part in batches(_samples(self._x, params))):
+                samples = Samples(self._x, next(iter(params.values())).device)
+                if all(is_finite(network, params, part) for part in batches(samples)):
                     raise
                 return math.nan

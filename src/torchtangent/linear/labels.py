@@ -27,7 +27,10 @@ def read_labels(
     if loss.classes:
         taker = f"loss={loss.name!r}"
         if form_of(y, kernel, name, classes=True).outputs < 2:
-            raise ValueError(f"{taker} needs a kernel with at least two outputs. For one logit use loss='bce'.")
+            raise ValueError(
+                f"{taker} needs a kernel with at least two outputs: tt.ntk(model, x), (N, N, C, C), without "
+                "reduce=. For one logit use loss='bce'."
+            )
         y, form = read_classes(y, kernel, name, taker)
         return y.to(like.device), form
     form = form_of(y, kernel, name, instead=", or with loss='cross-entropy'")

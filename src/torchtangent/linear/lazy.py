@@ -63,7 +63,8 @@ class Lazy(nn.Module):
     Its parameters are those of the model, with the same names. The state dict has the model's entries, and those of f₀
     under `theta0.`.
 
-    The first call in each mode runs f₀ twice, to check that the outputs agree; make it before using `torch.func`.
+    Move and convert this module and not the model, whose f₀ would stay behind. The first call in each mode runs f₀
+    twice, to check that the outputs agree; make it before using `torch.func`.
 
     Args:
         model: f, which is trained.

@@ -36,7 +36,7 @@ def forward_mode(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tupl
     """One pass with dual numbers, in which f records no graph. Not for inputs that require a gradient."""
     f = functools.partial(frozen.value, args, kwargs)
     at = {name: frozen.weight(name) for name in v}
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
         value, w = torch.func.jvp(f, (at,), (v,))[:2]
         return value, w
     return _bare_duals(f, at, v)

@@ -33,9 +33,6 @@ class ChannelsLayer(Layer):
     def names(self) -> tuple[str, ...]:
         return self.weight.names
 
-    def rule(self, chosen: str) -> str:
-        return chosen
-
     def moments(
         self, per_sample: PerSample, n: int, share: float, scale: float | Tensor, *, by_rows: bool
     ) -> tuple[Float[Tensor, "G O O"], Float[Tensor, "G I I"]]:

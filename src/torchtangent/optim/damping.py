@@ -18,8 +18,11 @@ class Adaptive:
 
     Every few steps the closure of `step` is called a second time, for the loss after the step. Let ρ be the decrease of
     the loss divided by the decrease that the model promised: the damping is multiplied by factor^every if ρ > ¾ and
-    divided by it if ρ < ¼ (Martens and Grosse, 2015, section 6.5; momentum is ignored). The second call sees the same
-    batch again, so BatchNorm counts it twice and dropout draws again.
+    divided by it if ρ < ¼ (Martens and Grosse, 2015, section 6.5). The second call sees the same batch again, so
+    BatchNorm counts it twice and dropout draws again.
+
+    With it the damping sets the length of steps, so give the optimizer `kl_clip=None` and no momentum: a step that
+    `kl_clip` shortened holds whatever the damping, and does not lower it.
 
     Args:
         start: The initial ε.
@@ -42,14 +45,12 @@ class Adaptive:
         if self.every < 1:
             raise ValueError(f"Adaptive: every={self.every}, the number of steps between two looks, is at least 1.")
 
-    def change(self, ratio: float) -> float:
-        """What the damping is multiplied by, for a given ρ."""
-        return change(ratio, self.factor**self.every)
-
-
-def change(ratio: float, factor: float) -> float:
-    """`factor` if the model was good (ρ > ¾), its inverse if it was bad (ρ < ¼ or NaN), else 1."""
-    return factor if ratio > 0.75 else 1.0 if ratio >= 0.25 else 1 / factor
+    def change(self, ratio: float, *, clipped: bool = False) -> float:
+        """What the damping is multiplied by for a given ρ; a step that `kl_clip` shortened proves no model good."""
+        factor = self.factor**self.every
+        if ratio > 0.75:
+            return 1.0 if clipped else factor
+        return 1.0 if ratio >= 0.25 else 1 / factor  # also if it is NaN
 
 
 def shares(
@@ -69,7 +70,7 @@ def shares(
         return both, both
     b, a = rows.mean(1, keepdim=True), columns.mean(1, keepdim=True)
     # Without activity or without gradient there is no ratio.
-    pi = torch.where((a > 0) & (b > 0), a / b, torch.ones_like(a)).sqrt()
+    pi = torch.where((a > 0) & (b > 0), a.sqrt() / b.sqrt(), torch.ones_like(a))
     return root / pi, pi * root
 
 

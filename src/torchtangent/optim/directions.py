@@ -94,8 +94,8 @@ def directions(
         if name not in step.full or not step.possible(name, method):
             continue
         squares = partial(_diagonal, name, step)
-        values = squares() if step.due(name) else step.states[name]["values"]
-        values = method.scale(values, step.raw[name], squares, step.n)
+        last = None if step.due(name) else step.states[name]["values"]
+        values = method.scale(last, step.raw[name], squares, step.n)
         states[name] = {"values": values}
         found[name] = step.full[name] / (values + step.damping(name))
     return found, states

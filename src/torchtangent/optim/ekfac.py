@@ -164,8 +164,10 @@ class Scalings(Method):
             for system, g, basis, s in zip(systems, turned, bases, values, strict=True)
         ]
 
-    def scale(self, values: Tensor, raw: Tensor, squares: Callable[[], Tensor], n: int) -> Tensor:
-        return squares() if self.fresh else self._average([values], [raw], n)[0]
+    def scale(self, last: Tensor | None, raw: Tensor, squares: Callable[[], Tensor], n: int) -> Tensor:
+        if self.fresh:
+            return squares()
+        return self._average([squares() if last is None else last], [raw], n)[0]
 
     def _average(self, values: list[Tensor], g: list[Tensor], n: int) -> list[Tensor]:
         """α s + (1 − α) n g² of each layer."""

@@ -6,19 +6,25 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from torchtangent.jacobians.select import select
 
 
-def as_groups(model: nn.Module, params: Any) -> list[dict[str, Any]]:
-    """Parameter groups as torch wants them, from patterns, a predicate, tensors or groups."""
-    if params is None or isinstance(params, str) or callable(params):
-        return [{"params": list(select(model, params).values())}]
+def as_groups(params: Any) -> list[dict[str, Any]]:
+    """Parameter groups, from groups or from what belongs in a single one."""
+    if params is None or isinstance(params, str | Tensor) or callable(params):
+        return [{"params": params}]
     found = list(params)
-    if found and all(isinstance(p, str) for p in found):
-        return [{"params": list(select(model, found).values())}]
     return found if found and isinstance(found[0], dict) else [{"params": found}]
+
+
+def as_tensors(model: nn.Module, params: Any) -> Any:
+    """The parameters of a group, which may be given by patterns or a predicate."""
+    if params is None or isinstance(params, str) or (callable(params) and not isinstance(params, Tensor)):
+        return list(select(model, params).values())
+    found: list[Any] = [params] if isinstance(params, Tensor) else list(params)
+    return list(select(model, found).values()) if found and all(isinstance(p, str) for p in found) else found
 
 
 def by_name(groups: Iterable[dict[str, Any]], names: Mapping[int, str]) -> dict[str, dict[str, Any]]:

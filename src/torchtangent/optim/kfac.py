@@ -90,8 +90,8 @@ class Inverses(Method):
     def solve(self, systems: Sequence[System], n: int) -> Solved:
         return [(self._solved(system), system.state) for system in systems]
 
-    def scale(self, values: Tensor, raw: Tensor, squares: Callable[[], Tensor], n: int) -> Tensor:
-        return values
+    def scale(self, last: Tensor | None, raw: Tensor, squares: Callable[[], Tensor], n: int) -> Tensor:
+        return squares() if last is None else last
 
     def _solved(self, system: System) -> dict[str, Tensor]:
         """The preconditioned gradient of a layer, by parameter."""

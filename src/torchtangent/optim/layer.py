@@ -35,9 +35,9 @@ class Layer(ABC):
         """The first parameter, under which the state of the block is kept."""
         return self.names[0]
 
-    @abstractmethod
     def rule(self, chosen: str) -> str:
         """The damping rule for this block, if `chosen` is the one for blocks with two factors."""
+        return chosen
 
     @abstractmethod
     def moments(
@@ -86,13 +86,13 @@ class Layer(ABC):
     ) -> dict[str, Tensor]:
         """left M rightᵀ, from and to tensors shaped like the parameters; `per_sample` as in `rotate`."""
 
-    @abstractmethod
     def columns(self, values: Float[Tensor, "G I"]) -> Float[Tensor, "G J"]:
         """The eigenvalues of A as one number per column of a matrix."""
+        return values
 
-    @abstractmethod
     def arrange(self, matrix: Float[Tensor, "G O J"]) -> Float[Tensor, "G *OJ"]:
         """A matrix with one number per row and column, in the layout of `rotate`."""
+        return matrix
 
     def alone(self, alpha: Float[Tensor, "G 1"]) -> dict[str, Tensor]:
         """What has to be kept beside (A + α)⁻¹ if one column is not part of A."""

@@ -31,9 +31,6 @@ class MatrixLayer(Layer):
     def names(self) -> tuple[str, ...]:
         return self.weight.names
 
-    def rule(self, chosen: str) -> str:
-        return chosen
-
     def moments(
         self, per_sample: PerSample, n: int, share: float, scale: float | Tensor, *, by_rows: bool
     ) -> tuple[Float[Tensor, "G _ O"], Float[Tensor, "G _ I"]]:
@@ -97,12 +94,6 @@ class MatrixLayer(Layer):
             return {self.key: product(d, a).mul_(c)}
         bias = each(d.unsqueeze(0), a[:, -1].unsqueeze(0)).view(-1).mul_(c)
         return {self.key: product(d, a[:, :-1]).mul_(c), self.weight.bias: bias}
-
-    def columns(self, values: Float[Tensor, "G I"]) -> Float[Tensor, "G J"]:
-        return values
-
-    def arrange(self, matrix: Float[Tensor, "G O J"]) -> Float[Tensor, "G O J"]:
-        return matrix
 
     def explain(self, kind: str) -> dict[str, str]:
         return self.weight.explain(kind)

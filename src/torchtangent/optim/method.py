@@ -65,5 +65,5 @@ class Method(ABC):
         """(F_layer + ε)⁻¹ `full` of each layer. n is the number of samples."""
 
     @abstractmethod
-    def scale(self, values: Tensor, raw: Tensor, squares: Callable[[], Tensor], n: int) -> Tensor:
-        """The new diagonal, from the last one, the mean gradient and the mean of squared per-sample gradients."""
+    def scale(self, last: Tensor | None, raw: Tensor, squares: Callable[[], Tensor], n: int) -> Tensor:
+        """The new diagonal, from the last one unless it is due, and from the gradient and squares of samples' ones."""

@@ -17,10 +17,10 @@ from torchtangent.optim.amp import Scales, scales
 from torchtangent.optim.attempt import Update, attempt
 from torchtangent.optim.checkpoint import Checkpoint, options_of
 from torchtangent.optim.closure import as_number, evaluate, evaluate_again
-from torchtangent.optim.damping import Adaptive, change
+from torchtangent.optim.damping import Adaptive
 from torchtangent.optim.directions import Step
 from torchtangent.optim.gather import gather
-from torchtangent.optim.groups import as_groups, by_name, check_group
+from torchtangent.optim.groups import as_groups, as_tensors, by_name, check_group
 from torchtangent.optim.method import BlockState, Method
 from torchtangent.optim.notices import Notices
 from torchtangent.optim.options import Settings
@@ -73,12 +73,11 @@ class Preconditioned(Optimizer):
         self.recorder, self.partition, self.notices = Recorder(), Partition(), Notices(method.kind)
         self._replay = Replay()
         self._blocks: dict[str, tuple[str, ...]] = {}  # the parameters of every block there has been
-        self._promise: Promise | None = None  # what the last step promised, if it was taken
         self._rates: list[float] = []  # learning rates of the groups at the last step
         self._renewals = Renewals(self.settings.basis_every)
         start = damping.start if isinstance(damping, Adaptive) else damping
         defaults = {"lr": lr, "damping": start, "momentum": momentum, "weight_decay": weight_decay}
-        super().__init__(as_groups(self.model, params), defaults)
+        super().__init__(as_groups(params), defaults)
         if not any(group["params"] for group in self.param_groups):
             raise ValueError("params is empty: there is nothing to optimize. Leave it out for all that is trainable.")
         self._prepare()
@@ -90,7 +89,7 @@ class Preconditioned(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters of the model, with an `lr`, `damping`, `momentum` or `weight_decay` of their own."""
-        super().add_param_group(param_group)
+        super().add_param_group({**param_group, "params": as_tensors(self.model, param_group["params"])})
         try:
             check_group(self.param_groups[-1], self._names(), [*vars(self.settings), *self.method.options()])
         except ValueError:
@@ -154,7 +153,6 @@ class Preconditioned(Optimizer):
         self.steps, self.skipped, self._clipped = saved.steps, saved.skipped, saved.clipped
         self._renewals.thin, self._renewals.due = frozenset(saved.thin), frozenset(saved.due)
         self._rates = list(saved.rates)
-        self._promise = None
         self.partition.keep_unseen(saved.unseen)
         self._group = by_name(self.param_groups, self._names())
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
@@ -178,34 +176,27 @@ class Preconditioned(Optimizer):
             raise RuntimeError(f"This {self.method.kind} was closed: its hooks are gone. Make a new one.")
         if self.adaptive is not None and closure is None:
             raise ValueError("damping=Adaptive(...) compares the loss before and after a step: call step(closure).")
+        if self.adaptive is not None and any(group["momentum"] for group in self.param_groups):
+            raise ValueError(
+                "damping=Adaptive(...) compares the fall of the loss with what the model of this step promised, and "
+                "momentum adds that of earlier steps: the damping would shrink without end. Pass momentum=0, or a "
+                "number for the damping."
+            )
         with scales(self, self.settings.scaler) as amp:
             seed = self.settings.seed + self.steps + self.skipped + self.replicas.rank * _RANKS_APART
             loss = evaluate(closure, self.recorder, self._params, self.settings, seed)
             with torch.no_grad(), no_autocast():
-                moved = self._step(loss, amp)
+                promise = self._step(loss, amp)
                 self.recorder.clear(done=True)
                 self._follow()
                 self._prepare_recorder()
-            if moved and closure is not None and self.adaptive is not None and self.steps % self.adaptive.every == 0:
+            if promise is not None and self.adaptive is not None and self.steps % self.adaptive.every == 0:
+                assert closure is not None
                 after = evaluate_again(closure, self.recorder, self.model, self.settings)
-                self._multiply_damping(self.adaptive.change(self._ratio(as_number(loss), after)))
+                ratio = promise.ratio(as_number(loss), after, self.replicas, next(iter(self._params.values())))
+                for group in self.param_groups:
+                    group["damping"] *= self.adaptive.change(ratio, clipped=promise.clipped)
         return loss
-
-    def adapt(self, before: float, after: float, omega: float = 0.95) -> float:
-        """Levenberg–Marquardt by hand: adapt the damping to how well the last step was predicted, and return ρ.
-
-        ρ is the decrease of the loss over the decrease that the quadratic model predicted; see `Adaptive`.
-
-        Args:
-            before: The loss on a batch before the step.
-            after: The loss on the same batch after it.
-            omega: The factor on the damping if ρ > ¾; if ρ < ¼ it is divided by it.
-        """
-        if self._promise is None:
-            raise RuntimeError("adapt() compares the loss before and after a step: call it after step().")
-        ratio = self._ratio(before, after)
-        self._multiply_damping(change(ratio, omega))
-        return ratio
 
     # One step, in the order in which things happen.
 
@@ -236,13 +227,20 @@ class Preconditioned(Optimizer):
         if self.recorder.attached and [n for n, p in self._chosen.items() if p.requires_grad] != list(self._params):
             self._prepare()
 
-    def _step(self, loss: Any, amp: Scales) -> bool:
-        """Compute and apply an update; returns whether the parameters moved."""
-        self._promise = None
+    def _follow_moves(self) -> None:
+        """Keep states in the dtype and on the device of their parameters: `model.double()` moves only these."""
+        for p, state in self.state.items():
+            dtype = torch.promote_types(p.dtype, torch.float32)
+            if any(t.dtype != dtype or t.device != p.device for t in state.values()):
+                state.update({key: t.to(p.device, dtype) for key, t in state.items()})
+
+    def _step(self, loss: Any, amp: Scales) -> Promise | None:
+        """Compute and apply an update; returns what it promised, None if the parameters did not move."""
         self.recorder.settle()
+        self._follow_moves()
         grads = self._gradients(amp)
         if not grads:
-            return False
+            return None
         n = self._samples()
         total = self.replicas.sum(n, next(iter(grads.values())))
         if self.settings.loss == "sum":  # DistributedDataParallel has already divided by the number of ranks
@@ -272,10 +270,9 @@ class Preconditioned(Optimizer):
             self.skipped += 1
             if not amp.searching:  # a GradScaler overflows while it looks for its scale
                 self.notices.skipped(update, self.skipped)
-            return False
+            return None
         self._renewals.done(step)
-        self._write(update, unit)
-        return True
+        return self._write(update, unit)
 
     def _gradients(self, amp: Scales) -> dict[str, Tensor]:
         """The gradients of the parameters to be moved; a warning if some or all will not move."""
@@ -297,8 +294,8 @@ class Preconditioned(Optimizer):
             )
         return n or self.recorder.opened or 1  # there was nothing to record
 
-    def _write(self, update: Update, unit: float) -> None:
-        """Write the new states and parameters.
+    def _write(self, update: Update, unit: float) -> Promise:
+        """Write the new states and parameters; returns what they promised.
 
         A loss times `unit`, summed over ranks, is the mean over all samples.
         """
@@ -314,18 +311,10 @@ class Preconditioned(Optimizer):
             slow_momentum(self.param_groups, self._rates, self.state)
         self._rates = [float(group["lr"]) for group in self.param_groups]
         move(self._params, found, self._group, states, decoupled=self.settings.decoupled)
-        self._promise = Promise(update.slopes, shrink, unit)
         self.steps += 1
+        return Promise(update.slopes, shrink, unit)
 
     # Helpers.
-
-    def _ratio(self, before: float, after: float) -> float:
-        assert self._promise is not None
-        return self._promise.ratio(before, after, self.replicas, next(iter(self._params.values())))
-
-    def _multiply_damping(self, factor: float) -> None:
-        for group in self.param_groups:
-            group["damping"] *= factor
 
     def _names(self) -> dict[int, str]:
         """The names of the model's parameters by their ids."""

@@ -122,7 +122,7 @@ class SuperNat(Optimizer):
         self._check_rows(rows)
         g = torch.cat([part.view(len(weight), -1) for part in parts if part is not None], 1)
         state = self.state[weight]
-        basis, start, values = state["basis"], state["start"], state["eigenvalues"]
+        basis, start, values = (state[key].to(weight) for key in ("basis", "start", "eigenvalues"))
         along = basis @ g.T  # v_jᵀ∇_w = √λ_j0 u_jᵀ∇_f
         delta = (basis.T @ (values / start * along)).T * -self.param_groups[0]["lr"]
         faded = values * self._fading((along / start.sqrt()).abs(), values)

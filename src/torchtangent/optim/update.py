@@ -73,6 +73,11 @@ class Promise:
     shrink: Tensor | None
     unit: float
 
+    @property
+    def clipped(self) -> bool:
+        """Whether `kl_clip` shortened it."""
+        return self.shrink is not None and bool(self.shrink < 1)
+
     def ratio(self, before: float, after: float, replicas: Replicas, like: Tensor) -> float:
         """ρ, the decrease of the loss divided by the decrease that was promised."""
         promised = self.slopes.promise(self.shrink)

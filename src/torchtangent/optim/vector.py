@@ -81,12 +81,6 @@ class VectorLayer(Layer):
     ) -> dict[str, Tensor]:
         return self.back(self._join(parts), left, right)
 
-    def columns(self, values: Float[Tensor, "G J"]) -> Float[Tensor, "G J"]:
-        return values
-
-    def arrange(self, matrix: Float[Tensor, "G 1 J"]) -> Float[Tensor, "G 1 J"]:
-        return matrix
-
     def explain(self, kind: str) -> dict[str, str]:
         size = sum(shape.numel() for shape in self.shapes.values())
         how = f"exact block, {size} × {size}"

@@ -60,7 +60,7 @@ class Observer:
     def identity(self) -> dict[str, Any]:
         """What is measured, and on which samples."""
         samples = {f"{prefix}x": view.samples.fingerprint() for prefix, view in self._views.items()}
-        return {"measures": sorted(self._measures), **samples}
+        return {"measures": sorted(self._measures), "parameters": self._layout, **samples}
 
     def state_dict(self) -> dict[str, Any]:
         """The states at the start and at the last record, as tensors."""
