@@ -250,3 +250,21 @@ def test_autocast_around_operators() -> None:
         for a, b in zip(found, wanted, strict=True):
             assert a.dtype == torch.float32
             assert relative(a, b.double().cpu()) < 1e-5
+
+
+def test_gauss_newton_and_the_density_of_its_eigenvalues() -> None:
+    model, x, _ = ZOO["lenet"].build()
+    J, f = oracle.jacobian(model, x), oracle.outputs(model, x)
+    y = f + 2 * torch.randn_like(f)
+    curved = ((f - y).abs() < 1).double() / f.shape[1]
+    expected = torch.einsum("ncp,nc,ncq->pq", J, curved, J) / len(J)
+    data, huber = (x.cuda(), y.cuda()), nn.functional.huber_loss
+    model = model.cuda()
+    for representation in (tt.Dense, tt.Implicit):
+        G = tt.gauss_newton(model, data, huber, representation)
+        assert relative(G.dense(), expected) < 1e-10
+    found = spectrum.density(G, steps=24, probes=8)
+    assert found.points.is_cuda
+    value, error = found.trace(lambda t: (t.clamp(min=0) + 1).log())
+    assert abs(float(value) - float(torch.linalg.eigvalsh(expected).add(1).log().sum())) < 5 * float(error)
+    assert float(found.points.max()) == pytest.approx(float(torch.linalg.eigvalsh(expected)[-1]), rel=1e-6)

@@ -320,3 +320,21 @@ def test_supernat() -> None:
             ((net(a) - b).square().sum() / 2).backward()
             opt.step()
     torch.testing.assert_close(flat(twin).cpu(), flat(model), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", [EKFAC, KFAC])
+def test_states_follow_a_model_to_the_gpu(method: Any) -> None:
+    torch.manual_seed(0)
+    here = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    there, x, y = copy.deepcopy(here), torch.randn(20, 5).double(), torch.randint(0, 3, (20,))
+    optimizers = {model: method(model, 0.1, 0.1, momentum=0.5) for model in (here, there)}
+    for step in range(8):
+        if step == 3:
+            there.cuda()
+        for model, opt in optimizers.items():
+            device = next(model.parameters()).device
+            opt.zero_grad()
+            nn.functional.cross_entropy(model(x.to(device)), y.to(device)).backward()
+            opt.step()
+    for p, q in zip(here.parameters(), there.parameters(), strict=True):
+        torch.testing.assert_close(q.cpu(), p, rtol=1e-8, atol=1e-10)

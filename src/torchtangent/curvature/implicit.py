@@ -28,7 +28,8 @@ class Implicit(Representation):
     """F v = (1/N) Σ_n J_nᵀ Λ_n J_n v by one forward-mode and one reverse-mode pass over the data for each v.
 
     It takes next to no memory. `trace`, `diag`, `logdet` and `dense` need one product per parameter: another
-    representation is faster, or the estimates `estimate_trace` and `estimate_diag` of the operator.
+    representation is faster, or an estimate: `estimate_trace` and `estimate_diag` of the operator, and
+    `tt.spectrum.density(F).trace(f)`, for f(λ) = log(λ + damping) of the log-determinant.
     """
 
     def start(self, scope: Scope) -> Accumulator:
