@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -13,9 +14,11 @@ from torch import Tensor
 from torchtangent.curvature.moments import Moment
 from torchtangent.curvature.representation import Layers
 from torchtangent.curvature.segments import matrix_segments
-from torchtangent.jacobians.factors import Lookup, Outer
+from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
 from torchtangent.operators import Basis, DiagonalOperator, Operator, Place, Segment, Space
 from torchtangent.operators.product import product
+
+Kind = TypeVar("Kind", bound=LayerJacobian)
 
 
 class LayerMoments(ABC):
@@ -187,7 +190,8 @@ def _rotate_cotangents(d: Float[Tensor, "N G C S O"], bases: tuple[Basis, ...]) 
     return rotated.unflatten(1, [d.shape[axis] for axis in axes]).movedim((1, 0, 2), (axes[0], 1, axes[1]))
 
 
-def _expect(layer, kind, name):  # type: ignore[no-untyped-def]
+def _expect(layer: LayerJacobian, kind: type[Kind], name: str) -> Kind:
+    """The layer Jacobian, which should be of this kind as in the first batch."""
     if not isinstance(layer, kind):
         raise ValueError(
             f"The model uses '{name}' differently from batch to batch, or in some not at all (as experts); a "

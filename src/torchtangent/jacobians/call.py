@@ -191,12 +191,12 @@ _inside: list[int] = []  # the threads in which models are called and differenti
 
 
 def engine_at_work() -> bool:
-    """Whether this thread does so."""
+    """Whether this thread calls or differentiates a model for the library."""
     return threading.get_ident() in _inside
 
 
 def engine_at_work_anywhere() -> bool:
-    """Whether any does: on a GPU backward passes are in threads of autograd's own."""
+    """Whether any thread does: on a GPU backward passes are in threads of autograd's own."""
     return bool(_inside)
 
 

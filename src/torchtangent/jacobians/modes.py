@@ -77,7 +77,7 @@ def check_inference_mode() -> None:
 
 
 def check_autograd(model: nn.Module) -> None:
-    """Raise there, and if a parameter cannot be differentiated."""
+    """Raise where autograd would record nothing, or if a parameter cannot be differentiated."""
     check_inference_mode()
     for name, p in model.named_parameters():
         if p.is_inference():

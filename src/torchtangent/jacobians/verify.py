@@ -153,7 +153,7 @@ def _check_samples_apart(capture: Capture, x: Inputs, together: Tensor) -> None:
 
 
 def _check_gradients_apart(capture: Capture, x: Inputs, together: Trace) -> None:
-    """The same by the gradient of the first sample's outputs, for a model whose outputs are zero and show nothing."""
+    """Raise if the gradient of the first sample's outputs is another one alone: outputs that are zero show nothing."""
     _seed(_SEED)
     u = torch.zeros_like(together.outputs)
     u[0] = 1
