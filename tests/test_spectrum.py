@@ -12,7 +12,7 @@ from torch import Tensor
 import torchtangent as tt
 from torchtangent import spectrum
 from torchtangent.kernel import matrix
-from torchtangent.operators import ImplicitOperator, LowRankOperator
+from torchtangent.operators import ConvergenceWarning, ImplicitOperator, LowRankOperator
 from torchtangent.spectrum import leading
 
 N, K_TOP = 1060, 40  # five times the room that the iterations have for their vectors, so that they must restart
@@ -193,7 +193,7 @@ def test_a_kernel_with_outputs_has_a_row_for_each(outputs: int, tmp_path: Path) 
 
 def test_what_does_not_converge_is_said() -> None:
     K, _ = rotated(line(1, 0.9, N))
-    with pytest.warns(tt.TangentWarning, match=r"of the 40 leading eigenpairs.*in 2 restarts"):
+    with pytest.warns(ConvergenceWarning, match=r"of the 40 leading eigenpairs.*in 2 restarts"):
         found = spectrum.top(K, K_TOP, max_restarts=2)
     assert not found.converged
     true = (K @ found.vectors - found.vectors * found.values).norm(dim=0)

@@ -61,6 +61,20 @@ def test_few_distinct_eigenvalues_need_as_many_steps() -> None:
     assert more.points.max() < 3 + 1e-12
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_points_after_the_end_of_a_krylov_space_lie_among_the_eigenvalues(dtype: torch.dtype) -> None:
+    """Far from zero, where an empty row would put them."""
+    lam = torch.tensor([1000.0] * 30 + [1001.0] * 30, dtype=dtype)
+    for M in (torch.diag(lam), torch.diag(-lam), torch.diag(lam).fill_diagonal_(1000.0)):
+        found, least, most = density(M, steps=12, probes=3), float(M.diagonal().min()), float(M.diagonal().max())
+        assert found.points.min() > least - 1e-3
+        assert found.points.max() < most + 1e-3
+        torch.testing.assert_close(found.weights.sum(1), torch.ones(3, dtype=torch.float64))
+        torch.testing.assert_close(found.trace(lambda t: t).value, M.trace().double(), rtol=1e-6, atol=0)
+    grid, _ = density(torch.diag(lam), steps=12).curve()
+    assert float(grid[0]) > 999
+
+
 def test_traces_are_unbiased_and_the_standard_error_is_what_it_says() -> None:
     M, exact = rotated(values()), values().exp().sum()
     found = [density(M, steps=12, probes=8, seed=seed).trace(torch.exp) for seed in range(60)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,6 +106,23 @@ def test_anything_with_a_shape_and_products(kind: str) -> None:
     check(as_matrix(OTHERS[kind](K)), K)
     single = as_matrix(OTHERS[kind](K.float()))
     assert single.dtype == single.dense().dtype == torch.float32
+
+
+def test_the_diagonal_of_products_takes_a_few_columns_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matrix, "_COLUMNS", 2)
+    K, products = kernel()[..., 0, 0], []
+
+    class Watched(Typed):
+        def __matmul__(self, V: Tensor) -> Tensor:
+            assert not any(product() is not None for product in products), "an earlier one is still there"
+            found = super().__matmul__(V)
+            products.append(weakref.ref(found))
+            return found
+
+    assert torch.equal(as_matrix(Watched(K)).diagonal(), K.diagonal())
+    assert len(products) == 3
+    wide = as_matrix(Multiplies(K[:4]))
+    assert torch.equal(wide.diagonal(), K[:4].diagonal())
 
 
 @pytest.mark.parametrize("kind", OTHERS)

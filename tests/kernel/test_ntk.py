@@ -14,6 +14,7 @@ from oracle import count, take
 from torch import Tensor, nn
 
 import torchtangent as tt
+from torchtangent.kernel.distributed import Ranks
 from torchtangent.kernel.job import Job
 from torchtangent.kernel.panel import Panel
 from torchtangent.kernel.plan import make_plan
@@ -203,6 +204,75 @@ def test_a_weight_formed_from_factors_and_by_the_fallback_has_one_order() -> Non
     assert_near(tt.ntk(model, x, x[:1]), expected_kernel(J, J[:1]), 1e-10)
 
 
+class BothWays(nn.Module):
+    """A weight and its transpose; the batch says which."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.W, self.head = nn.Parameter(torch.randn(6, 6) / 3), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        return self.head((x @ (self.W.T if bool(other[0]) else self.W)).tanh())
+
+
+class TwoScales(nn.Module):
+    """Two convolutions share a weight; the batch says which."""
+
+    def __init__(self, near: nn.Module, far: nn.Module) -> None:
+        super().__init__()
+        self.near, self.far, self.head = near, far, nn.Linear(16, 2)
+        far.weight = near.weight
+
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        return self.head((self.far if bool(other[0]) else self.near)(x).tanh().mean((2, 3)))
+
+
+USED_OTHERWISE: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "transposed": (BothWays, (6,)),
+    "dilated": (
+        lambda: TwoScales(
+            nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.Conv2d(16, 16, 3, padding=2, dilation=2, bias=False)
+        ),
+        (16, 3, 3),
+    ),
+    "a convolution's transpose": (
+        lambda: TwoScales(
+            nn.ConvTranspose2d(16, 16, 3, padding=1, bias=False),
+            nn.ConvTranspose2d(16, 16, 3, padding=2, dilation=2, bias=False),
+        ),
+        (16, 3, 3),
+    ),
+}
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("name", USED_OTHERWISE)
+def test_a_weight_used_otherwise_by_the_other_inputs(name: str) -> None:
+    """Its factors have the same shapes on both sides, and another meaning."""
+    make, shape = USED_OTHERWISE[name]
+    torch.manual_seed(0)
+    model = make().double()
+    x1, x2 = (
+        (torch.randn(n, *shape, dtype=torch.float64), torch.full((n,), other)) for n, other in ((5, False), (4, True))
+    )
+    J1, J2 = (oracle.jacobian(model, x) for x in (x1, x2))
+    for way in WAYS:
+        job = Job(model, x1, x2)
+        job.plan = make_plan(job.task, fits(job, way))
+        assert_near(job.run(False), expected_kernel(J1, J2), 1e-10, way)
+
+
+def test_a_transposed_convolution_keeps_its_way_in_every_batch() -> None:
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.ConvTranspose2d(8, 16, 2), nn.Tanh(), nn.Flatten())
+    model, x = nn.Sequential(*body, nn.Linear(144, 1)).double(), torch.randn(9, 8, 2, 2, dtype=torch.float64)
+    job = make_job((model, x, None))
+    K = run_forced(job, "forming", edge=3)
+    assert job.plan.ways["0.weight"] == "forming"
+    J = oracle.jacobian(model, x)
+    assert_near(K, expected_kernel(J, J), 1e-10)
+
+
 def test_gradients_near_the_end_of_float32_do_not_overflow_their_scale() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
@@ -298,5 +368,5 @@ def test_parameters_used_differently_are_named_all_at_once() -> None:
     job, longer = (Job(model, torch.randn(4, 1, n).double(), reduce="trace") for n in (9, 11))
     plan = make_plan(job.task, {"0.weight": "forming", "2.weight": "locations"})
     with pytest.raises(DifferentUse) as error:
-        Panel(plan.parts, job.precision, 4).append(longer.task.layers)
+        Panel(plan.parts, job.precision, 4, Ranks()).append(longer.task.layers)
     assert set(error.value.args) == {"0.weight", "2.weight"}

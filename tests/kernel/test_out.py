@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
+import weakref
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -18,11 +20,13 @@ from children import CHILDREN, killed
 from torch import distributed, nn
 
 import torchtangent as tt
+from torchtangent import progress
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.kernel import job, plan, task
+from torchtangent.kernel import budget, job, plan, task
 from torchtangent.kernel.budget import MEMORY
 from torchtangent.kernel.job import Held, Job
+from torchtangent.kernel.panel import Panel
 from torchtangent.kernel.store import KernelStore
 from torchtangent.kernel.tiles import Tile
 
@@ -70,6 +74,32 @@ def test_a_stopped_run_goes_on_with_the_stored_plan(tmp_path: Path, monkeypatch:
     K = tt.ntk(model, x, out=path)
     assert len(written) == 10, "tiles of 4 of 13 samples: 10 in the lower half, each written once"
     assert torch.from_numpy(np.array(K)).equal(whole)
+
+
+@pytest.mark.parametrize(("samples", "others"), [(1, None), (3, None), (13, None), (13, 5)])
+@pytest.mark.parametrize("edge", [1, 4])
+def test_progress_counts_the_pairs_that_are_computed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    samples: int,
+    others: int | None,
+    edge: int,
+) -> None:
+    """In memory as on disk; and the line ends at 100 %."""
+    small_tiles(monkeypatch, edge)
+    monkeypatch.setattr(progress, "_PATIENCE", -1.0)
+    monkeypatch.setattr(progress, "_PAUSE", -1.0)
+    model, x = problem(samples)
+    data = (x,) if others is None else (x, x[:others])
+    pairs = samples * (samples + 1) // 2 if others is None else samples * others
+    for i, out in enumerate((None, tmp_path / "K.npy")):
+        seen: list[tuple[int, int | None]] = []
+        tt.ntk(model, *data, out=out, progress=lambda *done, seen=seen: seen.append(done))
+        assert seen[-1] == (pairs, pairs)
+        assert [done for done, _ in seen] == sorted({done for done, _ in seen})
+        tt.ntk(model, *data, out=None if out is None else tmp_path / f"{i}.npy", progress=True)
+        assert capsys.readouterr().err.split("\r")[-1].startswith("kernel 100.0%")
 
 
 def test_a_kernel_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -120,8 +150,12 @@ def write_share(path: Path, precision: str, meeting: Path, rank: int, last: int 
 
     KernelStore.write = count
     model, x = problem(40)
-    tt.ntk(model, x, out=path, precision=precision)
+    seen: list[tuple[int, int | None]] = []
+    tt.ntk(model, x, out=path, precision=precision, progress=lambda *done: seen.append(done))
     assert written
+    if rank == 0:
+        assert seen[-1][0] == seen[-1][1]
+        assert seen == sorted(seen)
     distributed.destroy_process_group()
 
 
@@ -201,6 +235,41 @@ def test_the_environment_may_set_the_fraction_of_memory(monkeypatch: pytest.Monk
             Job(model, x)
 
 
+@pytest.mark.parametrize(
+    ("limits", "bytes_"),
+    [
+        (("6000", None), 6000),
+        (("max", None), None),
+        ((None, "7000"), 7000),
+        ((None, "9223372036854771712"), None),
+        (("6000", "7000"), 6000),
+    ],
+)
+def test_a_container_may_have_less_memory_than_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: tuple[str | None, str | None], bytes_: int | None
+) -> None:
+    monkeypatch.delenv(MEMORY, raising=False)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    files = [tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes"]
+    monkeypatch.setattr(budget, "_LIMITS", files)
+    machine = budget.default_budget(torch.device("cpu"))
+    for file, limit in zip(files, limits, strict=True):
+        if limit is not None:
+            file.write_text(limit + "\n")
+    assert budget.default_budget(torch.device("cpu")) == (machine if bytes_ is None else bytes_ // 2)
+
+
+def test_ranks_on_one_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    monkeypatch.delenv(MEMORY, raising=False)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    whole = budget.default_budget(cpu)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert budget.default_budget(cpu) == pytest.approx(whole / 4, abs=1)
+    monkeypatch.setenv(MEMORY, "0.5")  # what is said is for each
+    assert budget.default_budget(cpu) == whole
+
+
 def peak_of(budget: int, samples: int, outputs: int, found: Connection) -> None:
     """Send how far a kernel raises this process's peak of resident memory, in bytes."""
     torch.set_num_threads(1)
@@ -251,6 +320,32 @@ def test_out_of_memory_halves_the_tiles_and_says_so(monkeypatch: pytest.MonkeyPa
     ]
     torch.testing.assert_close(K, whole)
     assert K.equal(K.permute(1, 0, 3, 2))
+
+
+def test_a_batch_that_did_not_fit_is_freed_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = problem()
+    whole, ready = tt.ntk(model, x), Job(model, x)
+    append, layers_of = Panel.append, job.layers_of
+    factors: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+
+    def watched(capture: Capture, batch: torch.Tensor, summed: bool) -> dict[str, LayerJacobian]:
+        alive.append(sum(factor() is not None for factor in factors))
+        layers = layers_of(capture, batch, summed)
+        factors.extend(weakref.ref(layer.d) for layer in layers.values())
+        return layers
+
+    def tight(self: Panel, layers: dict[str, LayerJacobian]) -> None:
+        if len(layers["0.weight"].d) > 7:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        append(self, {name: replace(layer, d=layer.d.clone()) for name, layer in layers.items()})
+
+    monkeypatch.setattr(job, "layers_of", watched)
+    monkeypatch.setattr(Panel, "append", tight)
+    with pytest.warns(tt.TangentWarning, match="Memory ran out with 13 samples captured at a time"):
+        K = ready.run(False)
+    torch.testing.assert_close(K, whole)
+    assert alive == [0] * 4  # 13 samples, then 6, 6 and 1
 
 
 def test_wrong_inputs_are_named() -> None:
@@ -419,6 +514,39 @@ def test_networks_that_differ_a_little_are_told_apart(tmp_path: Path) -> None:
     tt.ntk(model, x, out=tmp_path / "K.npy")
     with pytest.raises(ValueError, match="with the same parameters but other outputs"):
         tt.ntk(model, x, out=tmp_path / "K.npy", output=lambda f: 1.0005 * f)
+
+
+class Scaled(nn.Module):
+    """Its scale is neither a parameter nor a buffer."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.linear, self.scale = nn.Linear(4, 2), scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * torch.tanh(self.linear(x))
+
+
+def test_networks_in_float64_that_differ_less_than_float32_rounds_are_told_apart(tmp_path: Path) -> None:
+    """And what is said differs."""
+    one, other = Scaled(1.0).double(), Scaled(1 + 1e-8).double()
+    other.load_state_dict(one.state_dict())
+    x = torch.randn(9, 4, dtype=torch.float64)
+    tt.ntk(one, x, out=tmp_path / "K.npy")
+    with pytest.raises(ValueError, match="other outputs") as error:
+        tt.ntk(other, x, out=tmp_path / "K.npy")
+    then, now = re.findall(r"(\S+) then, (\S+) now", str(error.value))[0]
+    assert float(now) / float(then) == pytest.approx(1 + 1e-8, abs=1e-10)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_outputs_of_a_coarser_dtype_than_the_model_may_differ_by_its_rounding(tmp_path: Path) -> None:
+    """As they do on another machine."""
+    model, x = Scaled(1.0).double(), torch.randn(9, 4, dtype=torch.float64)
+    data = {"out": tmp_path / "K.npy", "output": lambda f: f.float()}
+    K = tt.ntk(model, x, **data)
+    model.scale = 1 + 1e-6
+    assert np.array_equal(tt.ntk(model, x, **data), K)
 
 
 def test_a_kernel_that_overflows_is_not_stored(tmp_path: Path) -> None:

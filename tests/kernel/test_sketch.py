@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 
 from torchtangent import spectrum
 from torchtangent.kernel import columns, projection, sketch
+from torchtangent.operators.product import product
 
 every_case = pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())
 
@@ -353,9 +354,9 @@ def test_bad_arguments_are_named() -> None:
         lambda: sketch.nystrom(model, holed, 3),
         lambda: sketch.project(model, holed, 8),
     )
-    for product in products:
+    for each in products:
         with pytest.raises(ValueError, match="NaN or infinity, first in sample 2"):
-            product()
+            each()
 
 
 def test_landmarks_of_numpy_and_empty_parameters() -> None:
@@ -379,6 +380,29 @@ def test_features_are_the_same_under_autocast() -> None:
     assert again.error == features.error
     assert again.matrix.equal(features.matrix)
     torch.testing.assert_close(extended, features.matrix)
+
+
+def test_nystrom_features_are_products_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the user chose for products; on a GPU TF32 would show in the features and their errors."""
+    found: list[str] = []
+
+    def watched(*args: Tensor) -> Tensor:
+        found.append(torch.backends.cuda.matmul.fp32_precision)
+        return product(*args)
+
+    monkeypatch.setattr(sketch, "product", watched)
+    model, x = mlp().float(), torch.randn(9, 6)
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        features = sketch.nystrom(model, x, 4)
+        made = len(found)
+        features(x)
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+    assert len(found) > made > 0
+    assert set(found) == {"ieee"}
 
 
 def test_parameters_may_come_from_a_generator() -> None:

@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -375,6 +376,20 @@ def test_another_kernel_is_refused_with_every_difference(path: Path) -> None:
     with pytest.raises(ValueError, match=r"shape \(6, 6, 3, 3\) → \(6, 6\); symmetric True → False"):
         begin(path, kernel(6, 6), symmetric=False)
     assert_whole(path, K)
+
+
+def test_of_two_long_texts_the_first_line_that_differs_is_named(path: Path) -> None:
+    layers = [f"  ({i}): Linear(8, 8)" for i in range(100)]
+    text = "\n".join(layers)
+    fill(begin(path, K, identity={"architecture": text}), K)
+    layers[50] = "  (50): ReLU()"
+    for other, said in (
+        ("\n".join(layers), "architecture '  (50): Linear(8, 8)' → '  (50): ReLU()'. Use"),
+        (text + "\n", "architecture None → ''. Use"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(said)) as refusal:
+            begin(path, K, identity={"architecture": other})
+        assert len(str(refusal.value)) < 400
 
 
 def test_paths_that_cannot_be_a_store(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -30,6 +31,7 @@ from torchtangent.operators import (
     ShiftedOperator,
     Space,
     SumOperator,
+    algebra,
 )
 
 EXAMPLES: list[Operator] = [
@@ -511,3 +513,21 @@ def test_an_indefinite_arrowhead_names_its_smallest_eigenvalue() -> None:
 def test_factors_of_a_kronecker_product_go_together() -> None:
     with pytest.raises(ValueError, match="float32 on cpu and float64 on cpu"):
         KroneckerOperator(DenseOperator(torch.eye(2)), DenseOperator(torch.eye(2).double()))
+
+
+def test_the_matrix_of_a_sum_takes_room_for_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for one of each term."""
+    densified, made = algebra.densified, []
+
+    def watched(M: Operator) -> Tensor:
+        assert sum(matrix() is not None for matrix in made) <= 1
+        out = densified(M)
+        made.append(weakref.ref(out))
+        return out
+
+    terms = [DenseOperator(spd(4)), DiagonalOperator(positive(4)), LowRankOperator(draw(2, 4)), DenseOperator(spd(4))]
+    exact = sum(term.dense() for term in terms)
+    monkeypatch.setattr(algebra, "densified", watched)
+    close(densified(SumOperator(terms)), exact, torch.float64)
+    assert len(made) == 4
+    close(terms[0].matrix, spd(4), torch.float64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -73,7 +73,7 @@ def conv_transpose(module: _ConvTransposeNd, x: Tensor, d: Tensor) -> dict[str, 
     """y[s] = W a[s] + b where a[s] holds the inputs that reach s, one for each channel and tap."""
     _require_batched(module, x)
     order = transposed_order(module.weight.dim())
-    return _convolution(module, x, d, partial(_spread, module=module, size=d.shape[3:]), order)
+    return _convolution(module, x, d, Spread(module, d.shape[3:]), order)
 
 
 def _convolution(
@@ -88,24 +88,35 @@ def _convolution(
     }
 
 
-def _spread(x: Tensor, module: _ConvTransposeNd, size: torch.Size) -> Tensor:
-    """What a transposed convolution's taps read at each output location, (N, G, S, I)."""
-    N, channels = x.shape[:2]
-    taps = math.prod(module.kernel_size)
-    one_hot = torch.eye(taps, dtype=x.dtype, device=x.device).view(1, taps, *module.kernel_size)
-    geometry = zip(size, x.shape[2:], module.kernel_size, module.stride, module.padding, module.dilation, strict=True)
-    extra = [o - ((n - 1) * s - 2 * int(p) + g * (k - 1) + 1) for o, n, k, s, p, g in geometry]
-    spread = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[len(size) - 1]
-    a = spread(
-        x,
-        one_hot.expand(channels, *one_hot.shape[1:]),
-        stride=module.stride,
-        padding=[int(p) for p in module.padding],
-        output_padding=extra,
-        groups=channels,
-        dilation=module.dilation,
-    )
-    return a.reshape(N, module.groups, -1, math.prod(size)).transpose(2, 3)
+@dataclass(frozen=True)
+class Spread:
+    """The geometry of a transposed convolution; called on its input it gives what its taps read, (N, G, S, I).
+
+    Args:
+        module: The layer.
+        size: Of its output.
+    """
+
+    module: _ConvTransposeNd
+    size: torch.Size
+
+    def __call__(self, x: Tensor) -> Tensor:
+        m, N, channels = self.module, x.shape[0], x.shape[1]
+        taps = math.prod(m.kernel_size)
+        one_hot = torch.eye(taps, dtype=x.dtype, device=x.device).view(1, taps, *m.kernel_size)
+        geometry = zip(self.size, x.shape[2:], m.kernel_size, m.stride, m.padding, m.dilation, strict=True)
+        extra = [o - ((n - 1) * s - 2 * int(p) + g * (k - 1) + 1) for o, n, k, s, p, g in geometry]
+        spread = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[len(self.size) - 1]
+        a = spread(
+            x,
+            one_hot.expand(channels, *one_hot.shape[1:]),
+            stride=m.stride,
+            padding=[int(p) for p in m.padding],
+            output_padding=extra,
+            groups=channels,
+            dilation=m.dilation,
+        )
+        return a.reshape(N, m.groups, -1, math.prod(self.size)).transpose(2, 3)
 
 
 def _require_batched(module: _ConvNd, x: Tensor) -> None:

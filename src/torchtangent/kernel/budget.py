@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import torch
 
@@ -10,14 +11,16 @@ from torchtangent.notice import warn
 
 MEMORY = "TORCHTANGENT_MEMORY"  # environment variable: the fraction of the machine's memory to use
 FRACTION = {"cpu": 0.5, "cuda": 0.9}  # the fraction if neither the user nor the environment sets one
+_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # of a container
 
 
 def default_budget(device: torch.device) -> int:
-    """Bytes to stay within: a fixed fraction of the machine's memory, which the environment can set."""
-    if device.type == "cuda":
-        total = torch.cuda.get_device_properties(device).total_memory
-    else:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Bytes to stay within: a fixed fraction of the machine's memory, which the environment can set.
+
+    By default, torchrun's processes on a machine share that of its main memory; what is set is for each of them.
+    """
+    cuda = device.type == "cuda"
+    total = torch.cuda.get_device_properties(device).total_memory if cuda else main_memory()
     said = os.environ.get(MEMORY)
     try:
         fraction = FRACTION.get(device.type, 0.5) if said is None else float(said)
@@ -25,7 +28,17 @@ def default_budget(device: torch.device) -> int:
         fraction = 0.0
     if not 0 < fraction <= 1:
         raise ValueError(f"{MEMORY}={said} in the environment is not a fraction of the memory, such as 0.4.")
-    return int(fraction * total)
+    processes = 1 if cuda or said is not None else int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    return int(fraction * total / processes)
+
+
+def main_memory() -> int:
+    """Bytes of main memory: the machine's or, in a container that is given less, the container's."""
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for limit in _LIMITS:
+        if limit.exists() and (said := limit.read_text().strip()) != "max":
+            sizes.append(int(said))
+    return min(sizes)
 
 
 def halve(error: RuntimeError, size: int, what: str) -> int:

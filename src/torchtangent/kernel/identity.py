@@ -59,5 +59,13 @@ def check_same(stored: Any, now: Probe, rounding: float) -> None:
         if len(a) != len(b) or not np.abs(a - b).max(initial=0) <= small * np.abs(a).max(initial=0):
             raise ValueError(
                 f"The kernel that is stored there belongs to a network with the same parameters but other {what}: "
-                f"{a[:3].tolist()} then, {b[:3].tolist()} now. Use another path."
+                f"{_apart(a, b)}. Use another path."
             )
+
+
+def _apart(a: np.ndarray, b: np.ndarray) -> str:
+    """The entry in which they differ most, or how many they have."""
+    if len(a) != len(b):
+        return f"{len(a)} numbers then, {len(b)} now"
+    i = int(np.abs(a - b).argmax())
+    return f"{a[i]:.12g} then, {b[i]:.12g} now"

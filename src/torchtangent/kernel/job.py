@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.inputs import Output
+from torchtangent.jacobians.inputs import Inputs, Output
 from torchtangent.jacobians.select import Params
 from torchtangent.kernel.budget import default_budget, halve
 from torchtangent.kernel.columns import layers_of
@@ -66,7 +66,8 @@ class Job:
         self.symmetric = x2 is None
         if not self.symmetric:
             check_alike(self.x1, self.x2)
-        self.reduce, self.ranks = reduce, Ranks.current()
+        self.reduce = reduce
+        self.ranks = Ranks.current() if stored else Ranks()  # in memory, every rank computes a whole kernel of its own
         try:
             with for_captures(self.precision, self.device):
                 layers = layers_of(self.capture, self.x1.few(), reduce == "sum")
@@ -86,7 +87,6 @@ class Job:
 
     def run(self, progress: bool | Report | None) -> Any:
         """Compute the kernel in memory."""
-        self.ranks = Ranks()  # in memory, every rank computes a whole kernel of its own
         place = self.device if self.task.result else torch.device("cpu")
         K = self._zeros((len(self.x1), len(self.x2)), place)
         tiles = tiles_of(*self.plan.edges, self.symmetric)
@@ -94,12 +94,12 @@ class Job:
         def where(tile: Tile) -> list[Block]:
             return [k[:, tile.rows, :, tile.cols] for k in K] if place == self.device else self._zeros(tile.shape)
 
-        with Progress(sum(t.pairs for t in tiles), progress, "kernel", "pairs") as bar:
+        with Progress(sum(map(self._work, tiles)), progress, "kernel", "pairs") as bar:
             for tile, blocks in self.blocks(tiles, where):
                 if place != self.device:
                     for k, block in zip(K, blocks, strict=True):
                         k[:, tile.rows, :, tile.cols] = block.to(place)
-                bar.add(tile.pairs)
+                bar.add(self._work(tile))
         kernels = [self._finish(k, self.symmetric) for k in K]
         self._check_finite(K)
         if not self.per_layer:
@@ -123,17 +123,19 @@ class Job:
         store = open_store() if self.ranks.rank == 0 else None
         self.ranks.wait()
         store = store or open_store()
-        check_same(store.plan["probe"], now, self.capture.rounding(torch.empty(0)))
+        check_same(store.plan["probe"], now, self.capture.rounding(self.capture.outputs(self.x1.few())))
         self.plan = self.plan.follow(self.task, store.plan)
         self.plan = replace(self.plan, panel=self.ranks.from_first(self.plan.panel))  # all ranks capture together
         pending = self.ranks.from_first(store.pending())
         show = progress if self.ranks.rank == 0 else False
-        work = int(sum(map(self._work, pending)))
+        work = sum(map(self._work, pending))
         with Progress(work, show, "kernel", "pairs") as bar, Writer(store.write) as writer:
             for tile, (block,) in self.blocks(pending, lambda tile: self._zeros(tile.shape)):
                 self._check_finite([block])
                 writer.write(tile, self._finish(block, self.symmetric and tile.i == tile.j))
-                bar.add(int(self._work(tile) * self.ranks.size))
+                bar.add(min(self._work(tile) * self.ranks.size, work - bar.done))  # the other ranks are about as far
+            if bar.done < work:
+                bar.add(work - bar.done)
         self.ranks.wait()
         if self.ranks.rank == 0:
             store.finish()
@@ -153,17 +155,13 @@ class Job:
         left = list(tiles)
         while left:
             try:
-                for wanted, computed in self._groups(left, where):
-                    yield from computed
-                    left = [tile for tile in left if tile not in wanted]
+                yield from self._sweep(left, where)
             except DifferentUse as error:
                 plan = make_plan(self.task, {**self.plan.ways, **dict.fromkeys(error.args, "formed")})
                 self.plan = plan.follow(self.task, {**self.plan.to_json(), "ways": plan.ways})
 
-    def _groups(
-        self, tiles: list[Tile], where: Where
-    ) -> Iterator[tuple[list[Tile], Iterator[tuple[Tile, list[Block]]]]]:
-        """For each pair of panels, its tiles and the blocks of this rank's share of them."""
+    def _sweep(self, tiles: list[Tile], where: Where) -> Iterator[tuple[Tile, list[Block]]]:
+        """The blocks of this rank's share, by pairs of panels; tiles that all ranks have computed leave the list."""
         for i, rows in enumerate(self._panels(self.plan.edges[0])):
             own = [t for t in tiles if rows[0] <= t.rows.start < rows[1]]
             left = self._panel(self.x1, *rows) if own else None
@@ -172,16 +170,15 @@ class Job:
                 if left is None or not wanted:
                     continue
                 right = left if self.symmetric and i == j else self._panel(self.x2, *cols)
-                pair = ((left, rows[0]), (right, cols[0]))
-                yield (
-                    wanted,
-                    ((tile, self._tile(tile, *pair, where(tile))) for tile in self.ranks.mine(wanted, self._work)),
-                )
-                del right, pair
+                for tile in self.ranks.mine(wanted, self._work):
+                    yield tile, self._tile(tile, (left, rows[0]), (right, cols[0]), where(tile))
+                tiles[:] = [tile for tile in tiles if tile not in wanted]
+                del right  # before the next one is captured
 
-    def _work(self, tile: Tile) -> float:
-        """The work of a tile, in pairs of samples; on the diagonal of a symmetric kernel, about half of them."""
-        return tile.pairs * (0.5 if self.symmetric and tile.i == tile.j else 1.0)
+    def _work(self, tile: Tile) -> int:
+        """The pairs of samples in a tile; on the diagonal of a symmetric kernel, those with m ≤ n."""
+        n, _ = tile.shape
+        return n * (n + 1) // 2 if self.symmetric and tile.i == tile.j else tile.pairs
 
     def _panels(self, edges: tuple[int, ...]) -> list[tuple[int, int]]:
         starts = edges[:-1][:: self.plan.panel]
@@ -195,11 +192,7 @@ class Job:
         batch = min(self.plan.batch, stop - i)
         while i < stop and not changed:
             try:
-                with for_captures(self.precision, self.device):
-                    layers = layers_of(self.capture, x.batch(i, min(i + batch, stop)), self.reduce == "sum")
-                with for_contractions(self.precision):
-                    panel.append(layers)
-                del layers  # before the next ones are captured
+                self._add(panel, x.batch(i, min(i + batch, stop)))
                 i += batch
             except DifferentUse as error:
                 changed = error.args
@@ -209,6 +202,13 @@ class Job:
             raise DifferentUse(*different)
         panel.share()
         return panel
+
+    def _add(self, panel: Panel, x: Inputs) -> None:
+        """Capture a batch and keep what is needed; the rest of it is freed on return, also if memory ran out."""
+        with for_captures(self.precision, self.device):
+            layers = layers_of(self.capture, x, self.reduce == "sum")
+        with for_contractions(self.precision):
+            panel.append(layers)
 
     def _tile(self, tile: Tile, left: Held, right: Held, blocks: list[Block]) -> list[Block]:
         """Fill the blocks of a tile; in two halves if memory runs out."""
@@ -268,14 +268,14 @@ class Job:
         fits = not stored and (self.device.type == "cpu" or size <= self.budget / 2)
         n2 = None if self.symmetric else len(self.x2)
         return Task(
-            layers,
-            self.outputs,
-            (len(self.x1), n2),
-            self.precision,
-            Machine.of(self.device),
-            captured,
-            size if fits else 0,
-            self.budget,
-            self.per_layer,
-            self.ranks.size if stored else 1,
+            layers=layers,
+            outputs=self.outputs,
+            samples=(len(self.x1), n2),
+            precision=self.precision,
+            machine=Machine.of(self.device),
+            captured=captured,
+            result=size if fits else 0,
+            budget=self.budget,
+            separate=self.per_layer,
+            ranks=self.ranks.size,
         )

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ class Manifest:
         """The entries that show that the other manifest is of another kernel. Plans may differ."""
         pairs = [(key, self.identity.get(key), other.identity.get(key)) for key in self.identity | other.identity]
         pairs += [(key, getattr(self, key), getattr(other, key)) for key in ("shape", "dtype", "symmetric")]
-        return [f"{key} {old!r} → {new!r}" for key, old, new in pairs if old != new]
+        return [f"{key} {_change(old, new)}" for key, old, new in pairs if old != new]
 
     def write(self, path: Path) -> None:
         """Write to a temporary file and rename it, so that a reader sees the old manifest or the new one."""
@@ -116,6 +116,14 @@ def rename(old: Path, new: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _change(old: object, new: object) -> str:
+    """What was and what is; of two texts, the first line in which they differ."""
+    if isinstance(old, str) and isinstance(new, str):
+        lines = zip_longest(old.split("\n"), new.split("\n"))
+        old, new = next((a, b) for a, b in lines if a != b)
+    return f"{old!r} → {new!r}"
 
 
 def _entries(checksums: Mapping[Key, str | None]) -> list[dict[str, Any]]:

@@ -221,7 +221,8 @@ class _Products(Matrix):
     def diagonal(self) -> Float[Tensor, " M"]:
         if isinstance(self._K, Operator):
             return self._K.diag()
-        return self.dense().diagonal()
+        parts = torch.arange(min(self.shape), device="cpu").split(_COLUMNS)
+        return torch.cat([self._columns(part)[part].diagonal() for part in parts])
 
     def _columns(self, index: Int[Tensor, " K"]) -> Float[Tensor, "M K"]:
         units = torch.zeros(self.shape[1], len(index), dtype=self.dtype, device=self.device)

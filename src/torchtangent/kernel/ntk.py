@@ -45,8 +45,9 @@ def ntk(
         per_layer: Return a dict with the kernel of each parameter instead; they sum to K.
         precision: "float64", "float32", "tf32", "bfloat16" or "float16", or a dtype (factors rounded to it, products
             summed in float32). The model's own by default; the model itself always runs in its own.
-        max_memory: Bytes to stay within; by default a fixed fraction of the machine's memory, which the environment
-            variable `TORCHTANGENT_MEMORY` can set, such as 0.2 where several processes share it.
+        max_memory: Bytes to stay within; by default a fixed fraction of the memory of the machine, or of its container,
+            shared by torchrun's processes on it. The environment variable `TORCHTANGENT_MEMORY` can set the fraction
+            for each process, such as 0.2 where several share it.
         out: A file (.npy) to write the kernel to, tile by tile. A run that was stopped resumes where it was; under
             torchrun the ranks share the tiles.
         progress: Show a line with rate and end time: True, False, on terminals only (default), or a function of

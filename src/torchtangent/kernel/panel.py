@@ -49,7 +49,7 @@ class Panel:
     be without an overflow in the sums of its way. When a later batch has larger entries, earlier ones are rescaled.
     """
 
-    def __init__(self, parts: Sequence[Part], precision: Precision, n: int, ranks: Ranks = Ranks()) -> None:  # noqa: B008
+    def __init__(self, parts: Sequence[Part], precision: Precision, n: int, ranks: Ranks) -> None:
         self.parts, self.precision, self.n = parts, precision, n
         self.ranks = ranks if ranks.size <= n else Ranks()
         self.own = self.ranks.stretch(n)  # the samples that this process captures

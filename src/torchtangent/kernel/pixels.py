@@ -107,16 +107,12 @@ class Pixels(Way):
         B, _, R, M, Q = out.shape
         S = left[1].shape[3]
         x2, d2 = self._by_cell(right[0]), _by_location(right[1])
-        size = left[0].element_size() if fused.usable(left[0]) else 3 * out.element_size()
+        fuse = fused.usable(left[0])
+        add, size = (self._add_fused, left[0].element_size()) if fuse else (self._add, 3 * out.element_size())
         per_sample = M * size * (self.pixel_pairs + S**2 * B * R * Q)
         for rows, columns in strips(out, left, right, room // per_sample):
             x1, d1 = self._by_cell(left[0][rows]), _by_location(left[1][rows])
-            m = columns.stop
-            target = out[:, rows, :, columns]
-            if fused.usable(x1):
-                self._add_fused(target, x1, d1, x2[:, :, :m], d2[:, :, :m], alpha)
-            else:
-                self._add(target, x1, d1, x2[:, :, :m], d2[:, :, :m], alpha)
+            add(out[:, rows, :, columns], x1, d1, x2[:, :, columns], d2[:, :, columns], alpha)
 
     def _add(self, out: Block, x1: Tensor, d1: Tensor, x2: Tensor, d2: Tensor, alpha: float) -> None:
         B, n, R, m, Q = out.shape

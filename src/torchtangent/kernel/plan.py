@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -132,7 +132,9 @@ def _plan_within(task: Task, ways: Mapping[str, str] | None) -> Plan | int:
     if free < least + 2 * held:
         return math.ceil(task.result + least + 2 * held)
     work = max(least, min(int(_SHARE * free), free - 2 * held))
-    edge = _largest(lambda e: tile * e * e + 2 * opened * e <= work / 2, min(most, task.edge))
+    # The largest e with tile · e² + 2 · opened · e ≤ work / 2, exactly.
+    largest = (math.isqrt(opened**2 + tile * (work // 2)) - opened) // tile
+    edge = max(1, min(most, task.edge, largest))
     edges1, edges2 = _cut(task, edge)
     if everything * held + work <= free:
         panel = max(len(edges1), len(edges2)) - 1
@@ -247,12 +249,3 @@ def _edges(n: int, edge: int) -> tuple[int, ...]:
     if tiles > 1 and step > ALIGN:
         step = min(edge, aligned(step))
     return (*range(0, n, step), n)
-
-
-def _largest(fits: Callable[[int], bool], most: int) -> int:
-    """The largest number up to `most` that fits, but at least 1; by bisection."""
-    low, high = 1, max(1, most)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low

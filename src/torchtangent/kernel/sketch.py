@@ -121,6 +121,7 @@ class _KernelProduct:
             return torch.cat([push_columns(capture, samples, G) for G in blocks], 1)
 
 
+@float32_products()
 def nystrom(
     model: nn.Module,
     x: Any,
@@ -174,6 +175,11 @@ def nystrom(
     root = _inverse_root(K[_rows(chosen, outputs)], cutoff)
     matrix = product(K, root)
 
+    @float32_products()
+    def extend(new: Any) -> Float[Tensor, "rows R"]:
+        K = columns(new, marks)
+        return product(K, root.to(K.device))
+
     def compare(K: Tensor, index: Tensor) -> Float[Tensor, "2"]:
         """‖K − ΦΦᵀ‖² and ‖K‖² over the columns of some samples."""
         gap = K - product(matrix, matrix[_rows(index, outputs)].T)
@@ -190,7 +196,7 @@ def nystrom(
         matrix,
         error=_ratio(gap, size) ** 0.5,
         trace_error=_ratio(total - explained, total),
-        extend=lambda new: product(K := columns(new, marks), root.to(K.device)),
+        extend=extend,
     )
 
 
@@ -247,7 +253,7 @@ def project(
 
 def _ratio(part: float, whole: float) -> float:
     """part / whole; of a kernel that is zero, 0 or infinity."""
-    return part / whole if whole > 0 else math.inf * part if part > 0 else 0.0
+    return part / whole if whole > 0 else math.inf if part > 0 else 0.0
 
 
 def _chosen(landmarks: int | np.integer | Sequence[int] | Tensor, order: Int[Tensor, " N"]) -> Int[Tensor, " M"]:

@@ -43,7 +43,7 @@ class Machine:
         return cls("cpu", {**rates, "float64": 2.5e10 * threads}, 5e9 * threads)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Task:
     """What the planner knows: shapes, formats and sizes.
 

@@ -110,12 +110,16 @@ L = TypeVar("L", bound=LayerJacobian)
 
 def alike(layer: LayerJacobian, example: L) -> L:
     """The layer, if it has the same form as `example`, for which a way was chosen; else raises `DifferentUse`."""
-    same = isinstance(layer, type(example)) and layer.d.shape[1:] == example.d.shape[1:]
-    if same and isinstance(layer, Outer) and isinstance(example, Outer):
-        same = layer.source.shape[1:] == example.source.shape[1:]
-    if same and isinstance(layer, type(example)):
-        return layer
-    raise DifferentUse
+    if not isinstance(layer, type(example)) or _form(layer) != _form(example):
+        raise DifferentUse
+    return layer
+
+
+def _form(layer: LayerJacobian) -> tuple[object, ...]:
+    """What two uses must share for their factors to be contracted with each other."""
+    if isinstance(layer, Outer):
+        return layer.d.shape[1:], layer.source.shape[1:], layer.locate, layer.order
+    return (layer.d.shape[1:],)
 
 
 def inputs_of(layer: Outer) -> int:

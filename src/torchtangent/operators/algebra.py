@@ -41,7 +41,10 @@ def _(M: DenseOperator) -> Float[Tensor, "P P"]:
 
 @densified.register
 def _(M: SumOperator) -> Float[Tensor, "P P"]:
-    return torch.stack([densified(term) for term in M.terms]).sum(0)
+    out = densified(M.terms[0])
+    for term in M.terms[1:]:  # one at a time: each may be as large as the sum
+        out += densified(term)
+    return out
 
 
 @singledispatch

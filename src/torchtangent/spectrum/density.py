@@ -135,7 +135,7 @@ def density(
 
 
 def _tridiagonal(source: Matrix, Z: Float[Tensor, "N K"], steps: int, bar: Progress) -> Float[Tensor, "K S S"]:
-    """T of the Lanczos iteration from each column; zero from where its Krylov space ends."""
+    """T of the Lanczos iteration from each column; diagonal from where its Krylov space ends."""
     Q, before = Z / math.sqrt(len(Z)), torch.zeros_like(Z)
     alphas, betas = [], [torch.zeros(Z.shape[1], dtype=torch.float64, device=Z.device)]
     scale = betas[0]
@@ -152,9 +152,9 @@ def _tridiagonal(source: Matrix, Z: Float[Tensor, "N K"], steps: int, bar: Progr
         betas.append(torch.where(ended, 0, beta))
         before, Q = Q, torch.where(ended, 0, W / torch.where(ended, 1, beta).to(W.dtype))
         bar.add(Z.shape[1])
-    T = torch.diag_embed(torch.stack(alphas, 1))
-    if steps > 1:
-        off = torch.stack(betas[1:-1], 1)
-        T += torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
+    diagonal, off = torch.stack(alphas, 1), torch.stack(betas[1:], 1)[:, :-1]
+    # After the end of a space come points without weight; they are put among the eigenvalues, as the others are.
+    diagonal[:, 1:] = torch.where(off == 0, diagonal[:, :1], diagonal[:, 1:])
+    T = torch.diag_embed(diagonal) + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
     check_numbers(T.sum())
     return T
