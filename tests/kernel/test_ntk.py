@@ -136,8 +136,15 @@ def test_a_data_set_and_a_tensor_give_the_same() -> None:
 def test_a_data_set_with_targets_is_explained() -> None:
     model, x = nn.Linear(3, 2), torch.randn(4, 3)
     pairs = torch.utils.data.TensorDataset(x, torch.arange(4))
-    with pytest.raises(TypeError, match=r"is 2 things, and the model was given all of them; if one is a target"):
-        tt.ntk(model, pairs)
+    for use in (
+        lambda: tt.ntk(model, pairs),
+        lambda: tt.alignment.target(model, pairs, torch.ones(4, 2)),
+        lambda: tt.alignment.rank_tasks(model, pairs, {"one": torch.arange(4) % 2}),
+        lambda: tt.sketch.operator(model, pairs),
+        lambda: tt.sketch.project(model, pairs, 3),
+    ):
+        with pytest.raises(TypeError, match=r"is 2 things, and the model was given all of them; if one is a target"):
+            use()
     with pytest.raises(TypeError, match=r"give x without it\.\nThe model was called with 2 arguments"):
         tt.ntk(model, (x, x))
 

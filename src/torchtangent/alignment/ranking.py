@@ -117,7 +117,8 @@ def rank_tasks(
     """
     capture = Capture(model, params, output)
     samples = Samples(x, capture.device)
-    capture.check(samples.few())
+    with samples.explaining():
+        capture.check(samples.few())
     N, labels = len(samples), _named(targets)
     shape = (N, *capture.output_shape)
     g = torch.stack([_centred(name, y.to(capture.device), shape) for name, y in labels.items()], -1)  # (N, C, tasks)

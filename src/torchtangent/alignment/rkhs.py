@@ -53,7 +53,8 @@ def target(
     """
     capture = Capture(model, params, output)
     samples = Samples(x, capture.device)
-    capture.look(samples.few())
+    with samples.explaining():
+        capture.look(samples.few())
     N, shape, g = len(samples), capture.output_shape, numbers(g, "g")
     C, axes = shape.numel(), 1 + len(shape)
     if g.dim() > 2 and g.shape[1:axes] == shape:

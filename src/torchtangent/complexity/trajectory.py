@@ -35,10 +35,8 @@ def feature_norm(model: nn.Module, x: Any, *, params: Params = None, output: Out
     chosen = select(unwrapped(model), params)
     samples = Samples(x, next(iter(chosen.values())).device)
     data = ((part, None) for part in batches(samples))
-    try:
+    with samples.explaining():
         F = fisher(model, data, Diagonal, likelihood="gaussian", params=among(chosen), output=output)
-    except TypeError as error:
-        raise samples.explained(error) from error
     return math.sqrt(float(F.trace()))
 
 

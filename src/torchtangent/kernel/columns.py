@@ -49,7 +49,8 @@ def push_columns(capture: Capture, samples: Samples, G: Float[Tensor, "P K"]) ->
 
 def batches(capture: Capture, samples: Samples) -> Iterator[tuple[slice, Inputs]]:
     """The samples in batches, each with its range of rows; small enough to form the J of any one layer."""
-    capture.check(samples.few())
+    with samples.explaining():
+        capture.check(samples.few())
     outputs = capture.output_shape.numel()
     largest = outputs * max(p.numel() * max(4, p.element_size()) for p in capture.params.values())
     step = min(capture.samples_within(BUDGET, outputs), max(1, capture.budget(BUDGET) // largest))

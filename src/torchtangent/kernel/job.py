@@ -68,11 +68,8 @@ class Job:
             check_alike(self.x1, self.x2)
         self.reduce = reduce
         self.ranks = Ranks.current() if stored else Ranks()  # in memory, every rank computes a whole kernel of its own
-        try:
-            with for_captures(self.precision, self.device):
-                layers = layers_of(self.capture, self.x1.few(), reduce == "sum")
-        except TypeError as error:
-            raise self.x1.explained(error) from error
+        with self.x1.explaining(), for_captures(self.precision, self.device):
+            layers = layers_of(self.capture, self.x1.few(), reduce == "sum")
         C = self.capture.output_shape.numel()
         self.outputs = Outputs(reduce, 1 if reduce == "sum" else C)
         self.budget = default_budget(self.device) if max_memory is None else max_memory

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -64,11 +65,18 @@ class Samples:
         """The first two samples (or the only one): enough to check a model and learn its shapes."""
         return self.batch(0, min(2, len(self)))
 
-    def explained(self, error: TypeError) -> TypeError:
-        """The model's own error about its inputs, with advice added if it was given several."""
-        item = self.x if self.dataset is None else self.dataset[0]
-        if not isinstance(item, tuple | list) or len(item) < 2:
-            return error
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Where the model may complain about its inputs: if it was given several, its error comes with advice."""
+        try:
+            yield
+        except TypeError as error:
+            item = self.x if self.dataset is None else self.dataset[0]
+            if not isinstance(item, tuple | list) or len(item) < 2:
+                raise
+            raise self._explained(error, item) from error
+
+    def _explained(self, error: TypeError, item: Sequence[Any]) -> TypeError:
         what, alone = ("The inputs are", "x") if self.dataset is None else ("An item of the data set is", "a data set")
         said = f"{what} {len(item)} things, and the model was given all of them"
         longer = TypeError(f"{error}. {said}; if one is a target, give {alone} without it.")

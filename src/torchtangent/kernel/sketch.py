@@ -108,7 +108,8 @@ class _KernelProduct:
     def __init__(self, capture: Capture, x: Any) -> None:
         self.capture, self.samples = capture, Samples(x, capture.device)
         self.versions = versions(leaves(x)) if self.samples.dataset is None else []
-        capture.look(self.samples.few())
+        with self.samples.explaining():
+            capture.look(self.samples.few())
         self.size = len(self.samples) * capture.output_shape.numel()
 
     def __call__(self, V: Float[Tensor, "rows K"]) -> Float[Tensor, "rows K"]:
