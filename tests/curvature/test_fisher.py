@@ -1183,3 +1183,16 @@ def test_what_is_kept_for_a_second_pass_counts_inputs_too(monkeypatch: pytest.Mo
     tt.fisher(nn.Linear(300, 1), [(part, None) for part in x], tt.EKFAC, likelihood="gaussian")
     assert len(kept) == 1  # after one batch there was too much
     assert kept[0] >= x[0].nbytes
+
+
+def test_a_hessian_of_which_torch_is_wrong_is_refused() -> None:
+    """torch's second derivative of its fused weight_norm is, on a CPU."""
+    torch.manual_seed(0)
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(4, 6))
+    model = nn.Sequential(normed, nn.Tanh(), nn.Linear(6, 3)).double().eval()
+    data = torch.randn(8, 4).double(), torch.randint(3, (8,))
+    H = tt.hessian(model, data, nn.functional.cross_entropy)
+    with pytest.raises(ValueError, match=r"not symmetric, by \d+%: .* weight_norm is on a CPU in 0\."):
+        H @ torch.ones(H.size, dtype=torch.float64)
+    alone = tt.hessian(model, data, nn.functional.cross_entropy, params="2.*")
+    assert_close(alone.dense(), alone.dense().T)

@@ -150,10 +150,13 @@ def test_targets_may_be_more_than_a_tensor() -> None:
     assert_close(found.dense(), 2 / len(y) * torch.einsum("n,ncp,ncq->pq", weights, J, J))
 
 
-def test_a_loss_without_curvature_gives_zero() -> None:
+@pytest.mark.parametrize("loss", [lambda f, y: (f * y).mean(), functional.l1_loss])
+def test_a_loss_without_curvature_gives_zero_and_says_so(loss: Loss) -> None:
     model, x, y, _ = setting("mlp", "huber")
-    G = tt.gauss_newton(model, (x, y), lambda f, y: (f * y).mean(), tt.Diagonal)
+    with pytest.warns(tt.TangentWarning, match="The Gauss-Newton matrix is zero"):
+        G = tt.gauss_newton(model, (x, y), loss, tt.Diagonal)
     assert not G.diag().any()
+    assert not (tt.gauss_newton(model, (x, y), loss, tt.Implicit) @ torch.ones_like(G.diag())).any()
 
 
 @pytest.mark.parametrize(
@@ -172,3 +175,51 @@ def test_losses_that_will_not_do(loss: Any, error: type[Exception], message: str
     model, x, y, _ = setting("mlp", "huber")
     with pytest.raises(error, match=message):
         tt.gauss_newton(model, (x, y), loss, tt.Dense)
+
+
+def test_implicit_products_take_no_root() -> None:
+    """With many outputs: for a few hundred, an eigendecomposition for each sample would take a minute."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(3, 600).double(), torch.randn(50, 3, dtype=torch.float64)
+    y = torch.randint(600, (50,))
+    v = torch.randn(2400, dtype=torch.float64)
+    counted = []
+
+    def loss(f: Tensor, y: Tensor) -> Tensor:
+        counted.append(f)
+        return functional.cross_entropy(f, y)
+
+    p = model(x).softmax(1).detach()
+    w = torch.cat([x, torch.ones(50, 1).double()], 1) @ torch.cat([v[:1800].view(600, 3), v[1800:, None]], 1).T
+    u = p * (w - (p * w).sum(1, keepdim=True)) / 50
+    expected = torch.cat([(u.T @ x).flatten(), u.sum(0)])
+    assert_close(tt.gauss_newton(model, (x, y), loss, tt.Implicit) @ v, expected)
+    assert_close(tt.fisher(model, (x, y), tt.Implicit) @ v, expected)
+    assert len(counted) < 20
+
+
+def test_a_loss_that_is_not_convex_has_products() -> None:
+    model, x, y, _ = setting("mlp", "huber")
+    G = tt.gauss_newton(model, (x, y), lambda f, y: (f - y).sin().sum(1).mean(), tt.Implicit)
+    J, f = oracle.jacobian(model, x), oracle.outputs(model, x)
+    assert_close(G.dense(), torch.einsum("ncp,nc,ncq->pq", J, -(f - y).sin(), J) / len(x))
+
+
+@pytest.mark.parametrize("call", ["hessian", "gauss_newton"])
+def test_outputs_of_many_axes(call: str) -> None:
+    """Classes of pixels, (N, C, H, W), as the loss takes them."""
+    torch.manual_seed(0)
+    model, x, y = nn.Conv2d(1, 3, 2).double(), torch.randn(4, 1, 3, 3).double(), torch.randint(3, (4, 2, 2))
+    found = {
+        "hessian": lambda: tt.hessian(model, (x, y), functional.cross_entropy),
+        "gauss_newton": lambda: tt.gauss_newton(model, (x, y), functional.cross_entropy, tt.Dense),
+    }[call]()
+    J, f = oracle.jacobian(model, x, lambda f: f.flatten(1)), oracle.outputs(model, x)
+    curvature = torch.autograd.functional.hessian(lambda f: functional.cross_entropy(f, y), f).reshape(48, 48)
+    assert_close(found.dense(), J.flatten(0, 1).T @ curvature @ J.flatten(0, 1))
+
+
+def test_many_outputs_are_said_to_be_slow() -> None:
+    model, x, y = nn.Linear(2, 300), torch.randn(3, 2), torch.randint(300, (3,))
+    with pytest.warns(tt.TangentWarning, match=r"takes 300 backward passes .* tt\.Implicit does without"):
+        tt.gauss_newton(model, (x, y), functional.cross_entropy, tt.Diagonal)

@@ -21,11 +21,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.curvature.losses import weighed
 from torchtangent.notice import check_choice
 
 LIKELIHOODS = ("categorical", "bernoulli", "gaussian")
 KINDS = ("exact", "sampled", "empirical")
+Weigh = Callable[[Tensor], Tensor]  # w → Λ w, for each sample
 IGNORED = -100
 """The class of terms that do not count, as for `torch.nn.functional.cross_entropy`."""
 
@@ -68,14 +68,22 @@ class Cotangents:
         """
         return partial(self._pull, torch.Generator().manual_seed(self.seed))
 
+    def weigh(self) -> Callable[[Tensor, Tensor | None], Weigh]:
+        """Start a pass over the data: returns the function (outputs, targets) → (w → Λ w), without a root of Λ."""
+        pull = self.start()
+
+        def at(f: Float[Tensor, "N *out"], targets: Tensor | None) -> Weigh:
+            if self.kind != "exact":
+                return partial(_outer, pull(f, targets))
+            self._check(f)
+            return partial(_information(f, self.likelihood), self._counted(f, targets))
+
+        return at
+
     def _pull(
         self, generator: torch.Generator, f: Float[Tensor, "N *out"], targets: Tensor | None
     ) -> Float[Tensor, "M N *out"]:
-        if self.likelihood == "categorical" and f.shape[-1] < 2:
-            raise ValueError(
-                "likelihood='categorical' needs at least two outputs (one class is certain, its Fisher is zero). "
-                "For one logit use likelihood='bernoulli'."
-            )
+        self._check(f)
         if self.kind == "exact":
             u = _root(f, self.likelihood)
         elif self.kind == "sampled":
@@ -85,13 +93,26 @@ class Cotangents:
             raise ValueError("kind='empirical' needs the targets: pass data that yields (inputs, targets).")
         else:
             u = _residual(f, _as_expected(f, targets, self.likelihood), self.likelihood).unsqueeze(0)
-        if _are_classes(targets) and self.likelihood == "categorical":
-            ignored = targets.long() == IGNORED
-            if targets.shape == f.shape[:-1]:
-                u = u * (~ignored).to(u).unsqueeze(-1)
-            elif bool(ignored.any()) or f.dim() > 2:
-                _as_expected(f, targets, self.likelihood)  # raises: the targets have the wrong shape
-        return u
+        counted = self._counted(f, targets)
+        return u if counted is None else u * counted
+
+    def _check(self, f: Float[Tensor, "N *out"]) -> None:
+        if self.likelihood == "categorical" and f.shape[-1] < 2:
+            raise ValueError(
+                "likelihood='categorical' needs at least two outputs (one class is certain, its Fisher is zero). "
+                "For one logit use likelihood='bernoulli'."
+            )
+
+    def _counted(self, f: Float[Tensor, "*lead C"], targets: Any) -> Float[Tensor, "*lead 1"] | None:
+        """1 for terms that count and 0 for others; None if all do. Targets of a wrong shape are refused."""
+        if self.likelihood != "categorical" or not _are_classes(targets):
+            return None
+        ignored = targets.long() == IGNORED
+        if targets.shape == f.shape[:-1]:
+            return (~ignored).to(f).unsqueeze(-1)
+        if bool(ignored.any()) or f.dim() > 2:
+            _as_expected(f, targets, self.likelihood)  # raises: the targets have the wrong shape
+        return None
 
     def count_some(self, targets: Any) -> bool:
         """Whether any of the terms counts."""
@@ -109,12 +130,25 @@ class Cotangents:
             part[torch.arange(len(places), device=u.device), :, places % T] = u[places // T, :, places % T]
             yield part
 
-    def weigh(self, u: Float[Tensor, "M N *out"], w: Float[Tensor, "N *out"]) -> Float[Tensor, "N *out"]:
-        """Λ w = Σ_m u_m ⟨u_m, w⟩ for each sample, and for each term where terms are independent."""
-        rows, columns = u.movedim(0, -2), w  # (N, M, C) or (N, T, M, C)
-        if self.kind != "exact":
-            rows, columns = u.flatten(2).transpose(0, 1), w.flatten(1)
-        return weighed(rows, columns).view_as(w)
+
+def _outer(u: Float[Tensor, "M N *out"], w: Float[Tensor, "N *out"]) -> Float[Tensor, "N *out"]:
+    """Σ_m u_m ⟨u_m, w⟩ for each sample."""
+    rows = u.flatten(2).transpose(0, 1)
+    return (rows.mT @ (rows @ w.flatten(1).unsqueeze(-1))).view_as(w)
+
+
+def _information(f: Float[Tensor, "*lead C"], likelihood: str) -> Callable[[Tensor | None, Tensor], Tensor]:
+    """(which terms count, w) → Λ(f) w, for each term."""
+    p = torch.softmax(f, -1) if likelihood == "categorical" else torch.sigmoid(f)
+    scale = p if likelihood == "categorical" else p * torch.sigmoid(-f) if likelihood == "bernoulli" else None
+
+    def times(counted: Tensor | None, w: Float[Tensor, "*lead C"]) -> Float[Tensor, "*lead C"]:
+        if likelihood == "categorical":
+            w = w - (p * w).sum(-1, keepdim=True)
+        w = w if scale is None else scale * w
+        return w if counted is None else counted * w
+
+    return times
 
 
 def _are_classes(targets: Any) -> TypeGuard[Tensor]:

@@ -18,7 +18,7 @@ from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Inputs, Output, check_devices
 from torchtangent.jacobians.select import Params
-from torchtangent.notice import Overflow
+from torchtangent.notice import Overflow, warn
 from torchtangent.operators import BlockOperator, Operator
 from torchtangent.progress import Progress, Report
 
@@ -97,8 +97,9 @@ def gauss_newton(
         model: Any module whose samples do not interact.
         data: A loader or one batch, as for `fisher`.
         loss: (outputs, targets) → the mean over samples of a loss that is convex in the outputs, with two derivatives,
-            for example `nn.functional.huber_loss`. It is given the outputs as the model returns them.
-        representation: As for `fisher`. A backward pass for each output is taken.
+            for example `nn.functional.huber_loss`. It is given what `output` picks, in the shape that it has there.
+        representation: As for `fisher`. Each sample takes a backward pass for each output, except with `Implicit`,
+            whose products take two and whose loss need not be convex.
         params: Which parameters.
         output: Which tensor of the model's result.
         progress: As for `fisher`.
@@ -113,6 +114,7 @@ def gauss_newton(
     """
     check_loss(loss, "gauss_newton(model, data, loss, representation)")
     capture = Capture(model, params, output)
+    capture.network.flatten = True
     cotangents = LossCotangents(loss, capture.network)
     return _represented(capture, data, representation, cotangents, "Gauss-Newton matrix", True, progress)
 
@@ -153,7 +155,10 @@ def _represented(
     blocks = total.finish(source.samples)
     dtype = reduce(torch.promote_types, (block.dtype for _, block in blocks))
     blocks = [(place, block.to(dtype)) for place, block in blocks]
-    if not bool(torch.isfinite(torch.stack([block.trace() for _, block in blocks])).all()):
+    traces = torch.stack([block.trace() for _, block in blocks])
+    if isinstance(cotangents, LossCotangents) and not traces.any():
+        warn("The Gauss-Newton matrix is zero: the loss has no second derivative by the outputs, as |f − y| has none.")
+    if not bool(torch.isfinite(traces).all()):
         raise Overflow(
             f"The {what} has NaN or infinity: squares of gradients leave the range of {dtype}. Scale the inputs "
             "or the outputs, or pass model.double()."
@@ -170,8 +175,8 @@ def hessian(model: nn.Module, data: Any, loss: Loss, *, params: Params = None, o
     Args:
         model: Any module in eval mode.
         data: A loader or one batch, as for `fisher`.
-        loss: (outputs, targets) → the mean loss over the batch, for example `F.cross_entropy`. It is given the outputs
-            as the model returns them and the targets as the data yields them.
+        loss: (outputs, targets) → the mean loss over the batch, for example `F.cross_entropy`. It is given what
+            `output` picks, in the shape that it has there, and the targets as the data yields them.
         params: Which parameters.
         output: Which tensor of the model's result.
 
@@ -184,6 +189,7 @@ def hessian(model: nn.Module, data: Any, loss: Loss, *, params: Params = None, o
     """
     check_loss(loss, "hessian(model, data, loss)")
     capture = Capture(model, params, output)
+    capture.network.flatten = True
 
     def check(x: Inputs, y: Any) -> None:
         check_devices(model, x)

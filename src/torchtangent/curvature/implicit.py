@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.curvature.cotangents import Cotangents
+from torchtangent.curvature.cotangents import Cotangents, Weigh
 from torchtangent.curvature.data import Batches
 from torchtangent.curvature.losses import Loss, LossCotangents, MeanCheck
 from torchtangent.curvature.representation import Accumulator, Representation, Scope
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import BUDGET, Capture
-from torchtangent.jacobians.inputs import Inputs, batch_size, map_leaves, wide
+from torchtangent.jacobians.inputs import Inputs, batch_size, map_leaves, take, wide
 from torchtangent.jacobians.products import Replayed, pull, push, replayed
+from torchtangent.jacobians.verify import noise
+from torchtangent.notice import listed
 from torchtangent.operators import ImplicitOperator
 
 _KEPT = 64 << 20  # most bytes of graphs that are kept between products
@@ -45,7 +48,7 @@ class FisherProduct:
 
     def __init__(self, capture: Capture, batches: Batches, cotangents: Cotangents | LossCotangents) -> None:
         self.capture, self.batches, self.cotangents = capture, batches, cotangents
-        self._kept: list[tuple[Replayed, Tensor]] = []
+        self._kept: list[tuple[Replayed, Weigh]] = []
         self._products = 0
 
     @float32_products()
@@ -62,26 +65,26 @@ class FisherProduct:
             (self.capture.space.split(column.contiguous()), self.capture.space.split(row))
             for column, row in zip(V.unbind(1), total, strict=True)
         ]
-        pulled = self.cotangents.start()
+        weigh = self.cotangents.weigh()
         for x, y in self.batches.pieces(self._size):
             add = Tensor.add_ if n else Tensor.copy_
             n += batch_size(x)
             self.capture.look(x)
-            u: Tensor | None = None
+            times: Weigh | None = None
             for v, product in pairs:
                 f, w = push(self.capture, x, v, graph=True)
-                u = pulled(f.detach(), y) if u is None else u
-                for name, g in pull(self.capture, x, self.cotangents.weigh(u, w), f).items():
+                times = weigh(f.detach(), y) if times is None else times
+                for name, g in pull(self.capture, x, times(w), f).items():
                     add(product[name], g)
         return total.div_(n).T.contiguous()
 
     def _replayed(self, v: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
         """F v from the graphs that were kept."""
         split = {k: t.to(self.capture.params[k].dtype) for k, t in self.capture.space.split(v).items()}
-        n = sum(root.shape[1] for _, root in self._kept)
+        n = sum(len(model.outputs) for model, _ in self._kept)
         total: Tensor | None = None
-        for model, root in self._kept:
-            pulled = model.pull(self.cotangents.weigh(root, model.push(split)).div_(n))
+        for model, times in self._kept:
+            pulled = model.pull(times(model.push(split)) / n)
             product = torch.cat([wide(pulled[name]).flatten() for name in split])
             total = product if total is None else total.add_(product)
         assert total is not None
@@ -89,15 +92,15 @@ class FisherProduct:
 
     def _keep(self) -> None:
         """Linearize the network at all data and keep the graphs, if they are small and the model can be traced."""
-        kept: list[tuple[Replayed, Tensor]] = []
-        pulled, size = self.cotangents.start(), 0
+        kept: list[tuple[Replayed, Weigh]] = []
+        weigh, size = self.cotangents.weigh(), 0
         for x, y in self.batches.pieces(self._size):
             size += batch_size(x) * 2 * sum(self.capture.bytes_per_sample)
             x = map_leaves(Tensor.clone, x)  # a loader may reuse its buffer
             model = replayed(self.capture, x) if size <= self.capture.budget(_KEPT) else None
             if model is None:
                 return
-            kept.append((model, pulled(model.outputs, y)))
+            kept.append((model, weigh(model.outputs, y)))
         self._kept = kept
 
     def _size(self, x: Inputs) -> int:
@@ -114,27 +117,50 @@ class HessianProduct:
     @float32_products()
     def __call__(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
         total, n = torch.zeros_like(V), 0
-        params = list(self.capture.params.values())
         check = None if self._checked else MeanCheck(self.loss)
         for x, y in self.batches:
             size = batch_size(x)
-            n += size
             self.capture.look(x)
-            with self.capture.network.undisturbed():
-                f = self.capture.network(x, as_returned=True)
-                if check is not None:
-                    check(f, y)
-                value = self.loss(f, y)
-                grads = torch.autograd.grad(value, params, create_graph=True, materialize_grads=True)
-                flat = torch.cat([wide(g).flatten() for g in grads])
-                for k, column in enumerate(V.unbind(1)):
-                    if flat.requires_grad:
-                        second = torch.autograd.grad(
-                            flat, params, column.to(flat.dtype), retain_graph=True, materialize_grads=True
-                        )
-                        total[:, k] += size * torch.cat([wide(s).flatten() for s in second])
+            total += size * self._of_batch(x, y, V, check)
+            if check is not None and n == 0:
+                self._check_symmetric(take(x, slice(0, 2)), None if y is None else take(y, slice(0, 2)))
+            n += size
         self._checked = True
         return total / n
+
+    def _of_batch(self, x: Inputs, y: Any, V: Float[Tensor, "P K"], check: MeanCheck | None) -> Float[Tensor, "P K"]:
+        """H V for the loss of a batch: the derivatives of its gradient along V."""
+        params = list(self.capture.params.values())
+        with self.capture.network.undisturbed():
+            f = self.capture.network(x, as_returned=True)
+            if check is not None:
+                check(f, y)
+            grads = torch.autograd.grad(self.loss(f, y), params, create_graph=True, materialize_grads=True)
+            flat = torch.cat([wide(g).flatten() for g in grads])
+            products = torch.zeros_like(V)
+            for product, v in zip(products.unbind(1), V.unbind(1), strict=True):
+                if flat.requires_grad:
+                    second = torch.autograd.grad(
+                        flat, params, v.to(flat.dtype), retain_graph=True, materialize_grads=True
+                    )
+                    product.copy_(torch.cat([wide(s).flatten() for s in second]))
+        return products
+
+    def _check_symmetric(self, x: Inputs, y: Any) -> None:
+        """Raise if uᵀHv is not vᵀHu: torch's second derivatives of some operations are wrong."""
+        like = torch.empty(self.capture.space.size, 2, dtype=self.capture.wide_dtype, device=self.capture.device)
+        U = noise(like, torch.Generator().manual_seed(0))
+        terms = (U.flip(1) * self._of_batch(x, y, U, None)).double()  # v ∘ Hu and u ∘ Hv
+        gap, size = float((terms[:, 0].sum() - terms[:, 1].sum()).abs()), float(terms.norm())
+        kinds = {p.dtype for p in self.capture.params.values()} | self.capture.kinds
+        if gap > max(torch.finfo(kind).eps for kind in kinds) ** (1 / 3) * size:
+            normed = [name for name, module in self.capture.model.named_modules() if "WeightNorm" in repr(type(module))]
+            where = f" in {listed(normed)}" if normed else ""
+            raise ValueError(
+                f"The Hessian of this model is not symmetric, by {gap / size:.0%}: torch's second derivative of one of "
+                f"its operations is wrong, as that of weight_norm is on a CPU{where}. Write the operation out, such as "
+                "w = g v / ‖v‖. The model's Jacobian, Fisher and Gauss-Newton matrices are right."
+            )
 
 
 def implicit(capture: Capture, product: Callable[[Tensor], Tensor]) -> ImplicitOperator:

@@ -40,51 +40,58 @@ class LossCotangents:
 
     def start(self) -> Callable[[Tensor, Any], Float[Tensor, "M N *out"]]:
         """Start a pass over the data: returns the function (outputs, targets) → u."""
-        return partial(self._pull, MeanCheck(self.loss, pieces=True))
+        check = MeanCheck(self.loss, pieces=True)
 
-    def _pull(self, check: MeanCheck, f: Float[Tensor, "N *out"], y: Any) -> Float[Tensor, "M N *out"]:
+        def pull(f: Float[Tensor, "N *out"], y: Any) -> Float[Tensor, "M N *out"]:
+            times = self._at(check, f, y)
+            one = torch.eye(f[0].numel(), dtype=f.dtype, device=f.device)
+            columns = [times(e.expand(len(f), -1).reshape(f.shape)).flatten(1) for e in one]
+            return _root(torch.stack(columns, 2), f)
+
+        return pull
+
+    def weigh(self) -> Callable[[Tensor, Any], Callable[[Tensor], Tensor]]:
+        """Start a pass over the data: returns the function (outputs, targets) → (w → Λ w), without a root of Λ."""
+        return partial(self._at, MeanCheck(self.loss, pieces=True))
+
+    def _at(self, check: MeanCheck, f: Float[Tensor, "N *out"], y: Any) -> Callable[[Tensor], Tensor]:
+        """w → Λ w, the derivative of ⟨∇ℓ_n, w⟩: samples do not interact, so all are taken at once."""
         with torch.enable_grad():
             f = f.detach().requires_grad_()
-            seen = f.squeeze(1) if self.network.returns_vector else f
+            seen = self.network.as_returned(f)
             check(seen, y)
             (g,) = torch.autograd.grad(len(f) * self.loss(seen, y), f, create_graph=True, materialize_grads=True)
-            columns = g.flatten(1).sum(0)  # samples do not interact: the derivatives of a sum are those of its terms
-            rows = [_derivative(column, f).flatten(1) for column in columns]
-        values, vectors = eigh(torch.stack(rows, 1).double())
-        largest, smallest = float(values.abs().max()), float(values.min())
-        if not smallest >= -(torch.finfo(f.dtype).eps ** 0.5) * largest:
-            raise ValueError(
-                f"The loss is not convex in the outputs: its second derivatives have eigenvalues from {smallest:.1e} "
-                f"to {largest:.1e}, so that it has no Gauss-Newton matrix. tt.hessian does without convexity."
-            )
-        root = vectors * values.clamp(min=0).sqrt().unsqueeze(1)
-        return root.movedim(2, 0).reshape(-1, *f.shape).to(f.dtype)
+
+        def times(w: Float[Tensor, "N *out"]) -> Float[Tensor, "N *out"]:
+            if not g.requires_grad:  # the loss is linear
+                return torch.zeros_like(w)
+            return torch.autograd.grad(g, f, w.to(g.dtype), retain_graph=True, materialize_grads=True)[0]
+
+        return times
 
     def apart(self, u: Float[Tensor, "M N *out"], most: int) -> Iterator[Float[Tensor, "m N *out"]]:
         """The cotangents to pull back, at most `most` at a time."""
         yield from u.split(most)
 
-    def weigh(self, u: Float[Tensor, "M N *out"], w: Float[Tensor, "N *out"]) -> Float[Tensor, "N *out"]:
-        """Λ w = Σ_m u_m ⟨u_m, w⟩ for each sample."""
-        return weighed(u.flatten(2).transpose(0, 1), w.flatten(1)).view_as(w)
+
+def _root(curvature: Float[Tensor, "N C C"], f: Float[Tensor, "N *out"]) -> Float[Tensor, "C N *out"]:
+    """Columns u_m with Σ_m u_m u_mᵀ = Λ, for each sample."""
+    values, vectors = eigh((curvature + curvature.mT).double() / 2)
+    largest, smallest = float(values.abs().max()), float(values.min())
+    if not smallest >= -(torch.finfo(f.dtype).eps ** 0.5) * largest:
+        raise ValueError(
+            f"The loss is not convex in the outputs: its second derivatives have eigenvalues from {smallest:.1e} to "
+            f"{largest:.1e}, so that the Gauss-Newton matrix has no such representation. tt.Implicit and tt.hessian do "
+            "without convexity."
+        )
+    root = vectors * values.clamp(min=0).sqrt().unsqueeze(1)
+    return root.movedim(2, 0).reshape(-1, *f.shape).to(f.dtype)
 
 
 def check_loss(loss: Any, call: str) -> None:
     """Refuse what is no function, such as a class of losses."""
     if not callable(loss) or isinstance(loss, type):
         raise TypeError(f"{call}: loss should be a function, got a {type(loss).__name__}.")
-
-
-def weighed(rows: Float[Tensor, "*lead M C"], w: Float[Tensor, "*lead C"]) -> Float[Tensor, "*lead C 1"]:
-    """Σ_m u_m ⟨u_m, w⟩ for the rows u_m of each matrix."""
-    return rows.mT @ (rows @ w.unsqueeze(-1))
-
-
-def _derivative(one: Tensor, f: Tensor) -> Tensor:
-    """Of one number by f; zero if it does not depend on it."""
-    if not one.requires_grad:
-        return torch.zeros_like(f)
-    return torch.autograd.grad(one, f, retain_graph=True, materialize_grads=True)[0]
 
 
 class MeanCheck:
@@ -101,7 +108,8 @@ class MeanCheck:
         if self._pieces and not self._over_samples:
             raise ValueError(
                 f"{_NOT_OVER_SAMPLES}, which a Gauss-Newton matrix needs. Write it as one, for instance as "
-                '(weights[y] * F.cross_entropy(f, y, reduction="none")).mean().'
+                '(weights[y] * F.cross_entropy(f, y, reduction="none")).mean(), and multiply the matrix by '
+                "len(y) / weights[y].sum() for that of torch's weighted mean."
             )
         if self._first is None:
             self._first = f, None if y is None else map_leaves(Tensor.clone, y)

@@ -17,6 +17,10 @@ from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Inputs, map_leaves
 
 _MANY = 256  # cotangents per sample above which a warning advises to sample
+_ADVICE = {
+    "exact": 'kind="sampled" estimates it with one for each of `samples` draws, and tt.Implicit does without them.',
+    "loss": "tt.Implicit does without them.",
+}
 _TRACE = 16 << 20  # on a CPU, bytes of activations and factors at a time (see Capture.budget): what its caches hold
 _FEW = 96  # samples: with fewer at a time, a CPU spends most time on calls, so up to twice the bytes are allowed
 _SHARE = 32  # on a GPU, activations and factors get a 32nd of its memory
@@ -65,10 +69,10 @@ class LayerSource:
     def look(self) -> None:
         """Check all the data now, so that errors are not raised only at the first product with an implicit operator."""
         self.batches.repeat = True
-        pull = self.cotangents.start()
+        weigh = self.cotangents.weigh()
         for i, (x, y) in enumerate(self._pieces(self._size_of_products)):
             f = self.capture.outputs(x)
-            pull(f, y)
+            weigh(f, y)
             if i == 0:
                 self._check_likelihood(f, y)
 
@@ -106,11 +110,11 @@ class LayerSource:
         """How many samples are captured at a time; warns if each takes many backward passes."""
         self.capture.check(x)
         many = self.cotangents.count(self.capture.output_shape)
-        if self.cotangents.kind == "exact" and many > _MANY:
+        if many > _MANY and self.cotangents.kind in _ADVICE:
             self.capture.say_once(
                 "many",
-                f"The exact Fisher matrix of outputs {tuple(self.capture.output_shape)} takes {many:,} backward passes "
-                'for each sample. kind="sampled" estimates it with one for each of `samples` draws.',
+                f"The matrix of outputs {tuple(self.capture.output_shape)} takes {many:,} backward passes for each "
+                f"sample. {_ADVICE[self.cotangents.kind]}",
             )
         fit = self.capture.samples_within(self._room, many)
         if fit < _FEW and self.capture.device.type == "cpu":

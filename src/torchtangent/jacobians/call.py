@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchtangent.jacobians.inputs import (
@@ -48,7 +49,8 @@ class Network:
     def __init__(self, model: nn.Module, output: Output = None, loss: Loss | None = None) -> None:
         self.model, self.output, self.loss = model, output, loss
         self._writes: bool | None = None  # to its inputs: known after the first call
-        self.returns_vector = False  # outputs (N,): known after the first call
+        self.flatten = False  # outputs of any shape count as (N, C)
+        self._returned: torch.Size | None = None  # the shape of a sample's output that counts as another one
         self._differentiates = False  # whether its forward calls autograd, as a network that outputs forces does
         self._names: dict[int, list[str]] = defaultdict(list)
         self._modules = list(model.named_modules())
@@ -88,10 +90,10 @@ class Network:
         try:
             if self.loss is not None and targets is not None:
                 return losses(self.loss, result, self.output, targets, n)
-            f = pick(result, self.output, n)
-            if f.shape[1:] == (1,):
-                self.returns_vector = find(result, self.output).dim() == 1
-            return f.squeeze(1) if as_returned and self.returns_vector else f
+            f = pick(result, self.output, n, flatten=self.flatten)
+            if self.flatten or f.shape[1:] == (1,):
+                self._returned = find(result, self.output).shape[1:]
+            return self.as_returned(f) if as_returned else f
         except (RuntimeError, TypeError, IndexError, ValueError) as error:
             if callable(self.output):
                 error.add_note(
@@ -99,6 +101,10 @@ class Network:
                     "depend on nothing else. What belongs to samples (masks, targets) goes in as an input of the model."
                 )
             raise
+
+    def as_returned(self, f: Float[Tensor, "N *out"]) -> Tensor:
+        """Outputs in the shape in which the model gives them."""
+        return f if self._returned is None else f.view(len(f), *self._returned)
 
     def value(self, x: Inputs) -> Tensor:
         """The outputs for a batch, without a graph; inside, a model that differentiates in its forward has one."""

@@ -135,8 +135,11 @@ def check_devices(model: nn.Module, x: Inputs) -> None:
             )
 
 
-def pick(result: Any, output: Output, n: int) -> Tensor:
-    """The (N, C) or (N, T, C) tensor inside whatever the model returned; (N,) counts as one output."""
+def pick(result: Any, output: Output, n: int, *, flatten: bool = False) -> Tensor:
+    """The (N, C) or (N, T, C) tensor inside whatever the model returned; (N,) counts as one output.
+
+    If it may be flattened, more axes count as one long output.
+    """
     f = find(result, output)
     if not isinstance(f, Tensor) or not f.is_floating_point():
         kind = f"a tensor of {f.dtype}" if isinstance(f, Tensor) else f"a {type(f).__name__}"
@@ -151,6 +154,8 @@ def pick(result: Any, output: Output, n: int) -> Tensor:
         )
     if f.dim() == 1:
         f = f.unsqueeze(1)
+    if f.dim() > 3 and flatten:
+        f = f.flatten(1)
     if f.dim() > 3:
         raise ValueError(
             f"The model's output for {n} samples has shape {tuple(f.shape)}; expected (N, C) or (N, T, C). Pass "

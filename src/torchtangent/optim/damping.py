@@ -22,7 +22,9 @@ class Adaptive:
     BatchNorm counts it twice and dropout draws again.
 
     With it the damping sets the length of steps, so give the optimizer `kl_clip=None` and no momentum: a step that
-    `kl_clip` shortened holds whatever the damping, and does not lower it.
+    `kl_clip` shortened holds whatever the damping, and does not lower it. But then nothing bounds a step: it is taken
+    before it is judged, and not undone. Begin with a large `start`, renew the basis as often as the loss is looked at
+    (`basis_every=5`), and keep `lr` below one if the loss jumps.
 
     Args:
         start: The initial ε.
