@@ -329,6 +329,21 @@ def test_what_a_shape_may_be() -> None:
     for shape in (6.0, (2, 0.5), "6", None):
         with pytest.raises(ValueError, match=r"shape=.* should hold the sizes of a single input"):
             directions(model, shape)
+    with pytest.raises(ValueError, match=r"should hold the sizes of a single input") as caught:
+        directions(model, [0.5] * 10_000)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the shape checks would speak first")
+def test_data_in_the_place_of_a_shape() -> None:
+    """Said in a line, without the data."""
+    x, net = torch.randn(100, 6, requires_grad=True), mlp()
+    said = (
+        r"^shape= is the shape of a single input, such as x\.shape\[1:\], but got a (Tensor|ndarray) of shape \(.*\)\. "
+    )
+    for data in (x, x.detach().numpy(), x[0], torch.randint(9, (100, 6)), torch.zeros(100, 6, dtype=torch.bool)):
+        with pytest.raises(ValueError, match=said + r"Data go to x=: directions\(model, x\.shape\[1:\], x=x\)\.$"):
+            directions(net, data)
 
 
 @pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the shape checks would speak first")

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import os
+import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import torchtangent as tt
-from torchtangent.spectrum import density
+from torchtangent.operators import ImplicitOperator
+from torchtangent.spectrum import Density, density
+
+module = sys.modules[density.__module__]  # the package has the function under its name
 
 N = 60
 
@@ -34,7 +41,8 @@ def test_quadrature_is_exact_for_polynomials_up_to_degree_2m_minus_1_and_not_bey
         exact = lam.pow(power).sum()
         estimate = found.trace(lambda t, p=power: t.pow(p))
         torch.testing.assert_close(estimate.value, exact, rtol=1e-10, atol=1e-10)
-        assert estimate.standard_error < 1e-8 * lam.abs().pow(power).sum()
+        if power < 2 * (steps // 2):  # then half of the steps are exact as well
+            assert estimate.standard_error < 1e-8 * lam.abs().pow(power).sum()
     beyond = found.trace(lambda t: t.pow(2 * steps)).value
     assert abs(beyond / lam.pow(2 * steps).sum() - 1) > 1e-5
 
@@ -57,6 +65,7 @@ def test_few_distinct_eigenvalues_need_as_many_steps() -> None:
     torch.testing.assert_close(found.weights, torch.tensor([[1 / 40, 3 / 4, 9 / 40]] * 4, dtype=torch.float64))
     more = density(torch.diag(lam), steps=20, probes=4)  # the Krylov space has ended: nothing is invented after it
     torch.testing.assert_close(more.trace(lambda t: (t + 1).log()).value, (lam + 1).log().sum())
+    assert more.trace(torch.exp).standard_error < 1e-10, "and nothing is left to more steps"
     assert more.points.min() > -1e-12
     assert more.points.max() < 3 + 1e-12
 
@@ -81,6 +90,42 @@ def test_traces_are_unbiased_and_the_standard_error_is_what_it_says() -> None:
     estimates = torch.stack([e.value for e in found])
     assert abs(estimates.mean() - exact) < 4 * estimates.std() / 60**0.5
     assert 0.7 < torch.stack([e.standard_error for e in found]).square().mean().sqrt() / estimates.std() < 1.4
+
+
+def test_errors_cover_a_quadrature_with_too_few_steps() -> None:
+    """The spread of the probes alone is a twelfth of the error, or a fourteenth."""
+    kernel = torch.logspace(3.5, -3, 300, dtype=torch.float64)
+    flat = torch.linspace(-1, 1, 70, dtype=torch.float64).pow(9)  # most of them close to zero, as a Hessian's
+    for seed in range(5):
+        value, error = density(rotated(kernel), steps=20, seed=seed).trace(lambda t: (t + 0.01).clamp(1e-6).log())
+        assert abs(value - (kernel + 0.01).log().sum()) < 3 * error
+        value, error = density(rotated(flat), steps=16, seed=seed).below(0.0)
+        assert abs(value - 0.5) < 3 * error
+
+
+def test_no_step_is_lost_to_an_eigenvalue_found_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    lam = torch.logspace(0, -6, N, dtype=torch.float64)
+    exact, M = lam.sort().values.expand(2, -1), rotated(lam)
+    torch.testing.assert_close(density(M, steps=N, probes=2).points, exact, rtol=0, atol=1e-13)
+    monkeypatch.setattr(module, "_BASIS", N * N - 1)
+    without = density(M, steps=N, probes=2)
+    assert (without.points - exact).abs().max() > 1e-6
+    torch.testing.assert_close(without.trace(torch.exp).value, density(M, steps=9, probes=2).trace(torch.exp).value)
+
+
+def test_as_many_probes_at_once_as_their_bases_leave_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    M, columns = rotated(values()), list[int]()
+
+    def product(V: Tensor) -> Tensor:
+        columns.append(V.shape[1])
+        return M @ V
+
+    operator = ImplicitOperator(product, N, M.dtype, M.device)
+    for limit, widths in ((2 * 10 * N, [2, 2, 1]), (10 * N - 1, [5])):
+        monkeypatch.setattr(module, "_BASIS", limit)
+        columns.clear()
+        density(operator, steps=10, probes=5)
+        assert columns == [width for width in widths for _ in range(10)]
 
 
 @pytest.mark.parametrize("scale", [2.0**-100, 2.0**100])
@@ -142,8 +187,44 @@ def test_the_curve_is_a_density_with_its_peaks_where_the_eigenvalues_are() -> No
         found.curve(width=0.0)
 
 
-def test_a_single_probe_has_no_standard_error() -> None:
-    assert density(torch.eye(3), probes=1).trace(torch.exp).standard_error.isnan()
+def test_a_curve_is_drawn_where_it_is_asked_for() -> None:
+    found, places = density(torch.diag(values())), torch.tensor([0.0, 1.0, 5.0], dtype=torch.float64)
+    expected = found.curve(places, 0.1)[1]
+    for grid in ([0.0, 1.0, 5.0], (0.0, 1.0, 5.0), np.array([0, 1, 5], dtype=np.float32), places.float()):
+        drawn, p = found.curve(grid, 0.1)
+        assert torch.equal(drawn, places)
+        assert torch.equal(p, expected)
+    assert len(found.curve(7)[0]) == 7
+
+
+def test_unknown_errors_are_nan() -> None:
+    M = torch.diag(values())
+    assert density(M, probes=1).trace(torch.exp).standard_error.isnan()
+    value, error = density(M, steps=1).trace(torch.exp)
+    torch.testing.assert_close(value, N * (values().sum() / N).exp())
+    assert error.isnan()
+    found = density(M, steps=5)
+    alone = Density(found.points, found.weights, found.size)
+    assert alone.below(0.5).value == found.below(0.5).value
+    assert alone.below(0.5).standard_error.isnan()
+
+
+@pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the shape checks would speak first")
+def test_what_can_be_drawn_counted_and_summed() -> None:
+    found = density(torch.diag(values()), steps=6, probes=4)
+    assert len(found.curve(np.int64(7))[0]) == 7
+    for bad in (1000.0, [[0.0, 1.0]]):
+        with pytest.raises(ValueError, match="grid should be a whole number or a row of places"):
+            found.curve(bad)
+    for value in (1, np.float32(1), torch.tensor(1.0)):
+        assert found.below(value) == found.below(1.0)
+    for bad in ("1", None, [1.0], torch.zeros(2), math.nan):
+        with pytest.raises(ValueError, match=r"value should be a number, got ('1'|None|\[1.0\]|tensor|nan)"):
+            found.below(bad)
+    with pytest.raises(ValueError, match=r"f should act entry by entry; it made \(4,\) of \(4, 6\)\."):
+        found.trace(lambda t: t.sum(1))
+    with pytest.raises(ValueError, match=r"it made a float of \(4, 6\)"):
+        found.trace(lambda t: 1.0)
 
 
 @pytest.mark.parametrize(

@@ -137,9 +137,15 @@ class MixedDerivative:
         self._params = list(capture.params.values())
         p = self._params[0]
         self.dtype, self.device = torch.promote_types(p.dtype, torch.float32), p.device
+        if isinstance(shape, Tensor | np.ndarray) and (shape.ndim > 1 or "int" not in str(shape.dtype)):
+            got = f"a {type(shape).__name__} of shape {tuple(shape.shape)}"
+            raise ValueError(
+                f"shape= is the shape of a single input, such as x.shape[1:], but got {got}. "
+                "Data go to x=: directions(model, x.shape[1:], x=x)."
+            )
         sizes = tuple(np.atleast_1d(shape).tolist())
         if not all(isinstance(size, int) and size >= 1 for size in sizes):
-            raise ValueError(f"shape={sizes} should hold the sizes of a single input, such as (1, 28, 28).")
+            raise ValueError(f"shape={sizes!s:.60} should hold the sizes of a single input, such as (1, 28, 28).")
         inputs = f"floating-point inputs of shape (N, {', '.join(map(str, sizes))})"
         self._x = torch.zeros(1, *sizes, dtype=p.dtype, device=p.device) if x is None else _as_tensor(x, p, inputs)
         if self._x.shape[1:] != sizes or not self._x.is_floating_point():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import warnings
 from typing import Any
 
@@ -60,6 +61,39 @@ def test_an_indefinite_matrix_is_not_reported_as_solved() -> None:
     M = torch.diag(torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64))
     with pytest.warns(ConvergenceWarning):
         implicit(M).solve(torch.ones(3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("least", [0.0, -1e-9, -1e-5])
+def test_what_does_not_converge_is_the_best_iterate_of_each_column(dtype: torch.dtype, least: float) -> None:
+    """The iterates of the first column grow to a norm of 1e8 … 1e17: its equation has no solution. The second has."""
+    Q = torch.linalg.qr(draw(200, 200)).Q
+    values = torch.cat([torch.logspace(2, -4, 50, dtype=torch.float64), torch.full((150,), least)])
+    M = (Q * values @ Q.T).to(dtype)
+    b = torch.stack([draw(200).to(dtype), M @ draw(200).to(dtype)], 1)
+    x, report = implicit(M).cg(b)
+    residuals = torch.linalg.vector_norm(b - M @ x, dim=0) / torch.linalg.vector_norm(b, dim=0)
+    torch.testing.assert_close(report.residuals, residuals, rtol=1e-2, atol=1e-6)
+    assert not report.converged
+    assert residuals[0] < 10
+    assert residuals[1] < 1e-5
+    assert 0 < torch.linalg.vector_norm(x, dim=0).max() < 1e5
+    for iterations in (1, 2, 5, 20):  # none of the first ones is much better, not counting zero
+        steps = implicit(M, max_iter=iterations).cg(b)[1].residuals
+        assert (residuals <= (10.001 * steps).clamp(min=1e-5)).all()
+    with pytest.warns(ConvergenceWarning, match=re.escape(f"relative residual of {float(residuals.max()):.2e} ")):
+        implicit(M).solve(b)
+
+
+def test_iterations_that_are_cut_off_give_the_last_iterate() -> None:
+    """Of a positive definite matrix it is the best by the norm of A, also where its residual is a little larger."""
+    A, b = torch.diag(torch.logspace(0, 4, 100, dtype=torch.float64)), draw(100)
+
+    def objective(iterations: int) -> float:
+        x = implicit(A, max_iter=iterations).cg(b)[0]
+        return float(x @ A @ x / 2 - b @ x)
+
+    assert sorted((objective(n) for n in range(1, 8)), reverse=True) == [objective(n) for n in range(1, 8)]
 
 
 def test_a_preconditioner_saves_iterations() -> None:

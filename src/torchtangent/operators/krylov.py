@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from torchtangent.operators.base import Operator
 
 
+_GROWN = 10  # times its least: where a residual has grown so much, iterates are no longer solutions
+
+
 class ConvergenceWarning(TangentWarning):
     """An iteration stopped before it reached the requested accuracy."""
 
@@ -33,7 +36,7 @@ class SolveReport:
     Attributes:
         converged: whether every column reached the tolerance.
         iterations: the number of products.
-        residuals: (K,), the true ‖b − Ax‖ / ‖b‖ of each column, recomputed at the end.
+        residuals: (K,), the true ‖b − Ax‖ / ‖b‖ of each column as returned, recomputed at the end.
         rtol: the relative residual that was asked for.
         definite: whether the curvature was positive along all directions.
     """
@@ -94,7 +97,9 @@ def conjugate_gradients(
 ) -> tuple[Float[Tensor, "P K"], SolveReport]:
     """Solve A X = B for A = M + damping·I, which is to be positive definite, each column separately.
 
-    Columns that have converged, or whose search direction has no positive curvature, stay as they are.
+    Columns that have converged, or whose search direction has no positive curvature, stay as they are. Where A is
+    singular or indefinite, iterates may grow without limit: columns whose residual is far above its least are set
+    back to the iterate that had that one. (If it is a little above, the last one is better by the norm that A defines.)
     """
 
     def times(V: Tensor) -> Tensor:
@@ -108,7 +113,9 @@ def conjugate_gradients(
     Z = preconditioner._matmat(R) if preconditioner else R
     D, rho = Z.clone(), (R * Z).sum(0)
     iterations, definite = 0, torch.ones_like(norms, dtype=torch.bool)
-    active = torch.linalg.vector_norm(R, dim=0) > goal
+    size = torch.linalg.vector_norm(R, dim=0)
+    active = size > goal
+    best, least = X.clone(), torch.full_like(norms, math.inf)
     while iterations < max_iter and bool(active.any()):
         AD = times(D)
         iterations += 1
@@ -118,10 +125,18 @@ def conjugate_gradients(
         step = torch.where(active, rho / curvature, 0)
         X.addcmul_(D, step)
         R.addcmul_(AD, step, value=-1)
-        active &= torch.linalg.vector_norm(R, dim=0) > goal
+        size = torch.linalg.vector_norm(R, dim=0)
+        better = size < least
+        if bool(better.all()):
+            best.copy_(X)
+        elif bool(better.any()):
+            best = torch.where(better, X, best)
+        least = torch.minimum(size, least)
+        active &= size > goal
         Z = preconditioner._matmat(R) if preconditioner else R
         rho, previous = (R * Z).sum(0), rho
         D.mul_(torch.where(active, rho / previous, 0)).add_(Z)
+    X = torch.where(size > _GROWN * least, best, X)
     residuals = torch.linalg.vector_norm(B - times(X), dim=0) / norms.clamp(min=torch.finfo(B.dtype).tiny)
     # Rounding lets the recursive residual drift below the true one by a little: allow it a factor of two.
     converged = bool((residuals <= 2 * rtol).all())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from torchtangent.jacobians.call import float32_products
@@ -20,11 +21,19 @@ from torchtangent.progress import Progress, Report
 from torchtangent.spectrum.checks import check_numbers, check_symmetric
 
 _WIDTH = 100  # the default width of peaks is this fraction of the range of eigenvalues
+_BASIS = 2**25  # the most numbers in the bases that are held at once; without reorthogonalization if one has more
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Density:
     """An estimate of (1/N) Σ_j δ(λ − λ_j): for each probe, some points with weights that sum to one.
+
+    The errors of what is estimated from it are √(a² + b²). Here a is the standard error of the mean over probes, and b
+    stands for the quadrature's own error, which does not fall with the number of probes: it is the difference to the
+    same estimate from half as many steps. It is more than what is left where the estimate converges fast, and about as
+    much where it converges slowly; it is no bound. Probes whose Krylov space has ended are exact and add nothing to b.
+    The error is NaN where one of the two is unknown: for a single probe, for a single step (which has no half), and for
+    a Density made of points and weights alone.
 
     Attributes:
         points: (probes, steps), Ritz values, in ascending order; all lie between the extreme eigenvalues.
@@ -35,6 +44,7 @@ class Density:
     points: Float[Tensor, "K S"]
     weights: Float[Tensor, "K S"]
     size: int
+    _half: Density | None = None  # from half as many steps of the same iterations
 
     def __repr__(self) -> str:
         probes, steps = self.points.shape
@@ -42,9 +52,11 @@ class Density:
         return f"Density(of {self.size} eigenvalues, {first:.4g} … {last:.4g}, {probes} probes of {steps} steps)"
 
     def trace(self, function: Callable[[Tensor], Tensor]) -> Estimate:
-        """An estimate of tr f(M) = Σ_j f(λ_j), with its standard error (NaN for a single probe).
+        """An estimate of tr f(M) = Σ_j f(λ_j), with its error.
 
-        The log-determinant of M + damping·I, for instance, is that of f(λ) = log(λ + damping).
+        The error is √(a² + b²), for the standard error a of the mean over probes and the difference b to the estimate
+        from half as many steps (rounded down); NaN for a single probe or a single step. More probes lower a, and more
+        steps b. The log-determinant of M + damping·I, for instance, is the trace for f(λ) = log(λ + damping).
 
         Args:
             function: f, entry by entry. Rounding may move the smallest points a little below the smallest eigenvalue.
@@ -53,22 +65,37 @@ class Density:
         >>> f"{density(M, steps=3).trace(torch.log2).value:.3f}"
         '3.000'
         """
-        terms = torch.where(self.weights > 0, self.weights * function(self.points), 0)
-        totals = self.size * terms.sum(1)
+        totals = self._totals(function)
         spread = totals.std() if len(totals) > 1 else totals.new_tensor(math.nan)
-        return Estimate(totals.mean(), spread / math.sqrt(len(totals)))
+        value, half = totals.mean(), math.nan if self._half is None else self._half._totals(function).mean()
+        return Estimate(value, torch.hypot(spread / math.sqrt(len(totals)), value - half))
 
     def below(self, value: float) -> Estimate:
-        """An estimate of the fraction of eigenvalues that are smaller than a value."""
-        return Estimate(*(t / self.size for t in self.trace(lambda points: (points < value).to(points))))
+        """An estimate of the fraction of eigenvalues that are smaller than a value, with the error of a trace.
+
+        Two quadratures may miss the same eigenvalues, for instance those between the value and the smallest point, and
+        agree. What a probe says is certain only to within the weights of the points next to the value on both sides.
+        """
+        number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+        if not isinstance(number, Real) or math.isnan(number):
+            raise ValueError(f"value should be a number, got {value!r:.60}.")
+        return Estimate(*(t / self.size for t in self.trace(lambda points: (points < float(number)).to(points))))
+
+    def _totals(self, function: Callable[[Tensor], Tensor]) -> Float[Tensor, " K"]:
+        """The quadrature of zᵀf(M)z for each probe."""
+        found = function(self.points)
+        if not isinstance(found, Tensor) or found.shape != self.points.shape:
+            made = tuple(found.shape) if isinstance(found, Tensor) else f"a {type(found).__name__}"
+            raise ValueError(f"f should act entry by entry; it made {made} of {tuple(self.points.shape)}.")
+        return self.size * torch.where(self.weights > 0, self.weights * found, 0).sum(1)
 
     def curve(
-        self, grid: Float[Tensor, " G"] | int = 1000, width: float | None = None
+        self, grid: Tensor | np.ndarray | Sequence[float] | int = 1000, width: float | None = None
     ) -> tuple[Float[Tensor, " G"], Float[Tensor, " G"]]:
         """A smooth density to draw: each point as a Gaussian.
 
         Args:
-            grid: Where to evaluate it, or at how many places between the extreme points, three widths beyond them.
+            grid: Where to evaluate it (G,), or at how many places from three widths below the points to three above.
             width: The standard deviation of the Gaussians; by default a hundredth of the range of the points.
 
         Returns:
@@ -79,11 +106,15 @@ class Density:
             width = ((high - low) or abs(low) or 1.0) / _WIDTH
         if not width > 0:
             raise ValueError(f"width must be positive, got {width}.")
-        if not isinstance(grid, Tensor):
-            ends = low - 3 * width, high + 3 * width
-            grid = torch.linspace(*ends, grid, dtype=self.points.dtype, device=self.points.device)
-        peaks = torch.exp(-(((grid - self.points.unsqueeze(-1)) / width) ** 2) / 2)
-        return grid, (self.weights.unsqueeze(-1) * peaks).sum(1).mean(0) / (width * math.sqrt(2 * math.pi))
+        like: Any = {"dtype": self.points.dtype, "device": self.points.device}
+        if isinstance(grid, int | np.integer):
+            places = torch.linspace(low - 3 * width, high + 3 * width, int(grid), **like)
+        else:
+            places = torch.as_tensor(grid, **like)
+        if places.dim() != 1:
+            raise ValueError(f"grid should be a whole number or a row of places, got shape {tuple(places.shape)}.")
+        peaks = torch.exp(-(((places - self.points.unsqueeze(-1)) / width) ** 2) / 2)
+        return places, (self.weights.unsqueeze(-1) * peaks).sum(1).mean(0) / (width * math.sqrt(2 * math.pi))
 
 
 def density(
@@ -99,14 +130,18 @@ def density(
 
     Lanczos iterations from random signs z give a quadrature of zᵀf(M)z that is exact for polynomials f of degree
     2 · steps − 1; its mean over z is tr f(M). A few products resolve the extreme eigenvalues and those that lie apart,
-    and more of them the bulk. There is no reorthogonalization, which the quadrature does without: it takes memory for
-    three vectors a probe.
+    and more of them the bulk.
+
+    If a probe's vectors have at most 2²⁵ numbers in all (N · steps), they are kept, one more each step, and every new
+    one is made orthogonal to them; as many probes run at once as have that many numbers together. Larger ones are not
+    kept, and take memory for three vectors a probe. The points then still lie where they should, but some steps find
+    an eigenvalue a second time, so that functions such as log need more of them.
 
     Args:
         M: A symmetric matrix known by its products (`tt.hessian`, an implicit Fisher matrix, `tt.sketch.operator`), or
             any kernel or operator.
         steps: The number of points for each probe.
-        probes: The number of random vectors. The error of traces falls with its root.
+        probes: The number of random vectors. The part of a trace's error that comes from them falls with its root.
         seed: The seed of the signs. The same seed gives the same result.
         device: The device to compute on; by default that of M.
         progress: Show a line with rate and end time: True, False, on terminals only (default), or a function of
@@ -125,18 +160,37 @@ def density(
     size = source.shape[0]
     if steps < 1 or probes < 1:
         raise ValueError(f"There must be at least one step and one probe, got steps={steps} and probes={probes}.")
-    steps, generator, found = min(steps, size), torch.Generator().manual_seed(seed), []
+    steps, generator = min(steps, size), torch.Generator().manual_seed(seed)
+    room = _BASIS // (size * steps) or 64  # probes whose bases are held; if there is none, they are not
+    found = []
     with torch.no_grad(), float32_products(), Progress(steps * probes, progress, "density", "products") as bar:
-        for k in torch.arange(probes).split(max(1, min(64, ENTRIES // size))):
+        for k in torch.arange(probes).split(max(1, min(64, ENTRIES // size, room))):
             signs = torch.randint(0, 2, (size, len(k)), generator=generator, dtype=torch.int8, device="cpu")
             found.append(_tridiagonal(source, (2 * signs - 1).to(source.device, source.dtype), steps, bar))
-        points, vectors = torch.linalg.eigh(torch.cat(found))
-    return Density(points, vectors[:, 0].square(), size)
+        T, ended = (torch.cat(parts) for parts in zip(*found, strict=True))
+        half = Density(*_quadrature(_halved(T, ended)), size) if steps > 1 else None
+        return Density(*_quadrature(T), size, half)
 
 
-def _tridiagonal(source: Matrix, Z: Float[Tensor, "N K"], steps: int, bar: Progress) -> Float[Tensor, "K S S"]:
-    """T of the Lanczos iteration from each column; diagonal from where its Krylov space ends."""
+def _quadrature(T: Float[Tensor, "K S S"]) -> tuple[Float[Tensor, "K S"], Float[Tensor, "K S"]]:
+    """The points and weights of e₁ᵀf(T)e₁."""
+    points, vectors = torch.linalg.eigh(T)
+    return points, vectors[:, 0].square()
+
+
+def _halved(T: Float[Tensor, "K S S"], ended: Bool[Tensor, " K"]) -> Float[Tensor, "K S S"]:
+    """T cut off after half of its steps, so that the others have no weight; whole where its Krylov space has ended."""
+    half, middle = T.clone(), T.shape[1] // 2
+    half[~ended, middle, middle - 1] = half[~ended, middle - 1, middle] = 0
+    return half
+
+
+def _tridiagonal(
+    source: Matrix, Z: Float[Tensor, "N K"], steps: int, bar: Progress
+) -> tuple[Float[Tensor, "K S S"], Bool[Tensor, " K"]]:
+    """T of the Lanczos iteration from each column, diagonal from where its Krylov space ends; and whether it does."""
     Q, before = Z / math.sqrt(len(Z)), torch.zeros_like(Z)
+    basis = Z.new_empty(Z.shape[1], steps if len(Z) * steps <= _BASIS else 0, len(Z))
     alphas, betas = [], [torch.zeros(Z.shape[1], dtype=torch.float64, device=Z.device)]
     scale = betas[0]
     for step in range(steps):
@@ -146,6 +200,11 @@ def _tridiagonal(source: Matrix, Z: Float[Tensor, "N K"], steps: int, bar: Progr
         W = W - betas[-1].to(W.dtype) * before
         alphas.append((Q * W).sum(0, dtype=torch.float64))
         W -= alphas[-1].to(W.dtype) * Q
+        if basis.shape[1]:
+            # What rounding has brought back of earlier vectors. The recurrence was a first pass, so one more is enough.
+            basis[:, step] = Q.T
+            known = basis[:, : step + 1]
+            W -= (W.T.unsqueeze(1) @ known.mT @ known).squeeze(1).T
         beta = torch.linalg.vector_norm(W, dim=0, dtype=torch.float64)
         scale = torch.maximum(scale, alphas[-1].abs() + beta)
         ended = beta <= 4 * torch.finfo(W.dtype).eps * scale
@@ -157,4 +216,4 @@ def _tridiagonal(source: Matrix, Z: Float[Tensor, "N K"], steps: int, bar: Progr
     diagonal[:, 1:] = torch.where(off == 0, diagonal[:, :1], diagonal[:, 1:])
     T = torch.diag_embed(diagonal) + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
     check_numbers(T.sum())
-    return T
+    return T, betas[-1] == 0
