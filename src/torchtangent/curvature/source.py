@@ -24,6 +24,7 @@ _ADVICE = {
 _TRACE = 16 << 20  # on a CPU, bytes of activations and factors at a time (see Capture.budget): what its caches hold
 _FEW = 96  # samples: with fewer at a time, a CPU spends most time on calls, so up to twice the bytes are allowed
 _SHARE = 32  # on a GPU, activations and factors get a 32nd of its memory
+_LESS = 8  # where no factors are wanted, this fraction of it, so that to look takes less than a product
 _KEPT = 96 << 20  # bytes of factors that are kept for a second pass instead of being captured again
 
 
@@ -124,7 +125,7 @@ class LayerSource:
     def _size_of_products(self, x: Inputs) -> int:
         """How many samples at a time where no layer Jacobians are wanted."""
         self.capture.look(x)
-        return self.capture.samples_within(self._room, 1)
+        return self.capture.samples_within(self._room // _LESS, 1)
 
     @cached_property
     def _room(self) -> int:
