@@ -93,6 +93,9 @@ def markdown(folder: Path) -> str:
         "peak resident memory of a fresh process beyond the model and the data. Ratio: the best peer's figure "
         "over ours, so that above 1 we are better. For memory the peer to compare with is the fastest one; the "
         "lowest figure of a row is bold.",
+        "",
+        "The rows of a quantity are of one run, with all libraries in turns; quantities may be of several runs, on "
+        "virtual machines of one name of which some are half as fast as others: compare within a quantity.",
     ]
     for name in CASES:
         path = folder / f"{name}.json"
