@@ -109,7 +109,7 @@ def page(folder: Path) -> None:
         "Made by `python -m benchmarks.calls` from the JSON files beside this page; do not edit.",
         "",
         "Milliseconds of one call with its checks: medians, in turns after a warm-up. Ratio: torch.func's over ours.",
-        "Each call gets the model anew, as after a training step; the rows `kept` are further products with one ",
+        "Each call gets the model anew, as after a training step; the rows `kept` are further products with one",
         "Jacobian, which checks the model at the first. On a GPU, convolutions are in full float32 for both.",
     ]
     for path in sorted(folder.glob("calls-*.json")):
