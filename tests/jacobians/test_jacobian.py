@@ -477,8 +477,12 @@ def test_a_name_with_brackets_is_chosen_by_that_name() -> None:
 
 def test_parameters_of_two_dtypes() -> None:
     """J has the wider one, formed or not."""
-    model = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 2).double())
-    model[1].forward = lambda h: h.double().tanh()  # type: ignore[method-assign]
+
+    class Widened(nn.Module):
+        def forward(self, h: Tensor) -> Tensor:
+            return h.double().tanh()
+
+    model = nn.Sequential(nn.Linear(3, 2), Widened(), nn.Linear(2, 2).double())
     x = torch.randn(4, 3)
     J = tt.jacobian(model, x)
     assert J.dense().dtype == (J @ torch.ones(14, dtype=torch.float64)).dtype == torch.float64

@@ -21,7 +21,7 @@ def path_norms(network: Network, x: Tensor) -> dict[str, float]:
 
     Networks that subtract are refused.
     """
-    wide, ones = Network(copy.deepcopy(network.model).double(), network.output), torch.ones_like(x).double()
+    wide, ones = network.of(copy.deepcopy(network.model).double()), torch.ones_like(x).double()
     sums = {p: float(_run(wide, ones, p).sum()) for p in (1, 2)}
     _check_signs(wide, ones)
     return {f"path_{p}": total ** (1 / p) for p, total in sums.items()}

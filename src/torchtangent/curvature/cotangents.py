@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any, ClassVar, TypeGuard
 
 import torch
 from jaxtyping import Float
@@ -45,6 +45,12 @@ class Cotangents:
     kind: str
     samples: int = 1
     seed: int = 0
+    matrix: ClassVar[str] = "Fisher matrix"
+
+    @property
+    def with_targets(self) -> bool:
+        """Whether the targets matter, which then have to repeat."""
+        return self.kind == "empirical"
 
     def __post_init__(self) -> None:
         check_choice("likelihood", self.likelihood, LIKELIHOODS)
@@ -76,7 +82,8 @@ class Cotangents:
             if self.kind != "exact":
                 return partial(_outer, pull(f, targets))
             self._check(f)
-            return partial(_information(f, self.likelihood), self._counted(f, targets))
+            times, counted = _information(f, self.likelihood), self._counted(f, targets)
+            return times if counted is None else lambda w: counted * times(w)
 
         return at
 
@@ -137,18 +144,15 @@ def _outer(u: Float[Tensor, "M N *out"], w: Float[Tensor, "N *out"]) -> Float[Te
     return (rows.mT @ (rows @ w.flatten(1).unsqueeze(-1))).view_as(w)
 
 
-def _information(f: Float[Tensor, "*lead C"], likelihood: str) -> Callable[[Tensor | None, Tensor], Tensor]:
-    """(which terms count, w) → Λ(f) w, for each term."""
-    p = torch.softmax(f, -1) if likelihood == "categorical" else torch.sigmoid(f)
-    scale = p if likelihood == "categorical" else p * torch.sigmoid(-f) if likelihood == "bernoulli" else None
-
-    def times(counted: Tensor | None, w: Float[Tensor, "*lead C"]) -> Float[Tensor, "*lead C"]:
-        if likelihood == "categorical":
-            w = w - (p * w).sum(-1, keepdim=True)
-        w = w if scale is None else scale * w
-        return w if counted is None else counted * w
-
-    return times
+def _information(f: Float[Tensor, "*lead C"], likelihood: str) -> Weigh:
+    """w → Λ(f) w, for each term."""
+    if likelihood == "gaussian":
+        return lambda w: w
+    if likelihood == "bernoulli":
+        variance = torch.sigmoid(f) * torch.sigmoid(-f)
+        return lambda w: variance * w
+    p = torch.softmax(f, -1)
+    return lambda w: p * (w - (p * w).sum(-1, keepdim=True))
 
 
 def _are_classes(targets: Any) -> TypeGuard[Tensor]:

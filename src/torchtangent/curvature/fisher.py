@@ -72,9 +72,7 @@ def fisher(
     tensor(8.)
     """
     cotangents = Cotangents(likelihood, kind, samples, seed)
-    return _represented(
-        Capture(model, params, output), data, representation, cotangents, "Fisher matrix", kind == "empirical", progress
-    )
+    return _represented(Capture(model, params, output), data, representation, cotangents, progress)
 
 
 @float32_products()
@@ -113,10 +111,11 @@ def gauss_newton(
             [0.0000, 0.5000]])
     """
     check_loss(loss, "gauss_newton(model, data, loss, representation)")
-    capture = Capture(model, params, output)
-    capture.network.flatten = True
-    cotangents = LossCotangents(loss, capture.network)
-    return _represented(capture, data, representation, cotangents, "Gauss-Newton matrix", True, progress)
+    capture = Capture(model, params, output, flatten=True)
+    G = _represented(capture, data, representation, LossCotangents(loss, capture.network), progress)
+    if not G.matrix_free and not G.trace():
+        warn("The Gauss-Newton matrix is zero: the loss has no second derivative by the outputs, as |f − y| has none.")
+    return G
 
 
 def _represented(
@@ -124,18 +123,16 @@ def _represented(
     data: Any,
     representation: Choice,
     cotangents: Cotangents | LossCotangents,
-    what: str,
-    targets: bool,
     progress: bool | Report | None,
 ) -> Operator:
-    """(1/N) Σ_nm (J_nᵀ u_mn)(J_nᵀ u_mn)ᵀ for the cotangents u, whose targets, if they matter, must repeat."""
+    """(1/N) Σ_nm (J_nᵀ u_mn)(J_nᵀ u_mn)ᵀ for the cotangents u."""
 
     def check(x: Inputs, y: Any) -> None:
         check_devices(capture.model, x)
         if isinstance(y, Tensor):
             check_rows(x, y)
 
-    source = LayerSource(capture, Batches(data, check, targets=targets), cotangents)
+    source = LayerSource(capture, Batches(data, check, targets=cotangents.with_targets), cotangents)
     chosen = resolve(representation)
     if isinstance(chosen, Implicit):
         source.look()
@@ -145,7 +142,7 @@ def _represented(
     total = chosen.start(Scope(capture.space, capture.space.names, capture.tied))
     source.keep = source.batches.repeat = total.sweeps > 1
     work = source.batches.count()
-    with Progress(work and work * total.sweeps, progress, what, "samples") as bar:
+    with Progress(work and work * total.sweeps, progress, cotangents.matrix, "samples") as bar:
         for _ in range(total.sweeps):
             for layers, again in source:
                 (total.again if again else total.update)(layers)
@@ -155,13 +152,10 @@ def _represented(
     blocks = total.finish(source.samples)
     dtype = reduce(torch.promote_types, (block.dtype for _, block in blocks))
     blocks = [(place, block.to(dtype)) for place, block in blocks]
-    traces = torch.stack([block.trace() for _, block in blocks])
-    if isinstance(cotangents, LossCotangents) and not traces.any():
-        warn("The Gauss-Newton matrix is zero: the loss has no second derivative by the outputs, as |f − y| has none.")
-    if not bool(torch.isfinite(traces).all()):
+    if not bool(torch.isfinite(torch.stack([block.trace() for _, block in blocks])).all()):
         raise Overflow(
-            f"The {what} has NaN or infinity: squares of gradients leave the range of {dtype}. Scale the inputs "
-            "or the outputs, or pass model.double()."
+            f"The {cotangents.matrix} has NaN or infinity: squares of gradients leave the range of {dtype}. Scale the "
+            "inputs or the outputs, or pass model.double()."
         )
     place, only = blocks[0]
     if place.in_order and place.size == capture.space.size:
@@ -188,8 +182,7 @@ def hessian(model: nn.Module, data: Any, loss: Loss, *, params: Params = None, o
             [0., 1.]])
     """
     check_loss(loss, "hessian(model, data, loss)")
-    capture = Capture(model, params, output)
-    capture.network.flatten = True
+    capture = Capture(model, params, output, flatten=True)
 
     def check(x: Inputs, y: Any) -> None:
         check_devices(model, x)

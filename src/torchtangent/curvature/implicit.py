@@ -154,7 +154,7 @@ class HessianProduct:
         gap, size = float((terms[:, 0].sum() - terms[:, 1].sum()).abs()), float(terms.norm())
         kinds = {p.dtype for p in self.capture.params.values()} | self.capture.kinds
         if gap > max(torch.finfo(kind).eps for kind in kinds) ** (1 / 3) * size:
-            normed = [name for name, module in self.capture.model.named_modules() if "WeightNorm" in repr(type(module))]
+            normed = [name for name, m in self.capture.model.named_modules() if "WeightNorm" in type(m).__name__]
             where = f" in {listed(normed)}" if normed else ""
             raise ValueError(
                 f"The Hessian of this model is not symmetric, by {gap / size:.0%}: torch's second derivative of one of "

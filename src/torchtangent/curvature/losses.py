@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchtangent.curvature.cotangents import Weigh
 from torchtangent.jacobians.call import Network
 from torchtangent.jacobians.inputs import leaves, map_leaves
 from torchtangent.operators.symmetric import eigh
@@ -26,6 +27,8 @@ class LossCotangents:
     """
 
     likelihood = kind = "loss"
+    matrix = "Gauss-Newton matrix"
+    with_targets = True
 
     def __init__(self, loss: Loss, network: Network) -> None:
         self.loss, self.network = loss, network
@@ -50,11 +53,11 @@ class LossCotangents:
 
         return pull
 
-    def weigh(self) -> Callable[[Tensor, Any], Callable[[Tensor], Tensor]]:
+    def weigh(self) -> Callable[[Tensor, Any], Weigh]:
         """Start a pass over the data: returns the function (outputs, targets) → (w → Λ w), without a root of Λ."""
         return partial(self._at, MeanCheck(self.loss, pieces=True))
 
-    def _at(self, check: MeanCheck, f: Float[Tensor, "N *out"], y: Any) -> Callable[[Tensor], Tensor]:
+    def _at(self, check: MeanCheck, f: Float[Tensor, "N *out"], y: Any) -> Weigh:
         """w → Λ w, the derivative of ⟨∇ℓ_n, w⟩: samples do not interact, so all are taken at once."""
         with torch.enable_grad():
             f = f.detach().requires_grad_()

@@ -44,12 +44,14 @@ class Network:
         model: Any module.
         output: Which tensor of its result.
         loss: If given, inputs come with targets (see `with_targets`), and the outputs are the losses of the samples.
+        flatten: Whether outputs with more axes than (N, T, C) count as (N, C).
     """
 
-    def __init__(self, model: nn.Module, output: Output = None, loss: Loss | None = None) -> None:
-        self.model, self.output, self.loss = model, output, loss
+    def __init__(
+        self, model: nn.Module, output: Output = None, loss: Loss | None = None, *, flatten: bool = False
+    ) -> None:
+        self.model, self.output, self.loss, self.flatten = model, output, loss, flatten
         self._writes: bool | None = None  # to its inputs: known after the first call
-        self.flatten = False  # outputs of any shape count as (N, C)
         self._returned: torch.Size | None = None  # the shape of a sample's output that counts as another one
         self._differentiates = False  # whether its forward calls autograd, as a network that outputs forces does
         self._names: dict[int, list[str]] = defaultdict(list)
@@ -101,6 +103,10 @@ class Network:
                     "depend on nothing else. What belongs to samples (masks, targets) goes in as an input of the model."
                 )
             raise
+
+    def of(self, model: nn.Module) -> Network:
+        """The same outputs of another model."""
+        return Network(model, self.output, self.loss, flatten=self.flatten)
 
     def as_returned(self, f: Float[Tensor, "N *out"]) -> Tensor:
         """Outputs in the shape in which the model gives them."""

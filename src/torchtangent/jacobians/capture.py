@@ -52,17 +52,24 @@ class Capture:
         output: Which tensor of the model's result: a callable, a key or attribute name, or None for the
             result itself or its `logits`.
         loss: If given, what is differentiated is the loss of each sample (see `Network`).
+        flatten: Whether outputs with more axes than (N, T, C) count as (N, C).
     """
 
     def __init__(
-        self, model: nn.Module, params: Params = None, output: Output = None, loss: Loss | None = None
+        self,
+        model: nn.Module,
+        params: Params = None,
+        output: Output = None,
+        loss: Loss | None = None,
+        *,
+        flatten: bool = False,
     ) -> None:
         model = unwrapped(model)
         check_autograd(model)
         check_modes(model)
         self.model = model
         with alone():  # in another thread the parameters may be replaced for a while
-            self.network = Network(model, output, loss)
+            self.network = Network(model, output, loss, flatten=flatten)
             self.params = select(model, params)
             self.state = self._state()
         self.space = Space.of(self.params)

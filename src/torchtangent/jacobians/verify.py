@@ -179,7 +179,7 @@ def _gap(network: Network, x: Inputs, i: int, together: Tensor) -> float:
 def _is_rounding(network: Network, x: Inputs, i: int) -> bool:
     """Whether the difference is only rounding: it vanishes in float64."""
     try:
-        double = Network(copy.deepcopy(network.model).double(), network.output, network.loss)
+        double = network.of(copy.deepcopy(network.model).double())
         x = map_leaves(lambda t: t.double() if t.is_floating_point() else t, x)
         with double.undisturbed():
             together = double.value(x)
