@@ -15,6 +15,7 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
 import torchtangent as tt
+from torchtangent.operators import memory
 
 
 def mlp() -> tuple[nn.Module, Tensor]:
@@ -738,6 +739,17 @@ def test_matrices_larger_than_the_memory_are_refused(ask: str) -> None:
     }
     with pytest.raises(MemoryError, match=r"takes [\d.]+ GiB, and [\d.]+ GiB are free on cpu\. "):
         asks[ask]()
+
+
+def test_a_container_has_less_memory_than_its_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the container has already counts, but not copies of files, which the system drops when memory is short."""
+    F = tt.fisher(nn.Linear(200, 100), (torch.randn(2, 200), None), tt.Diagonal)  # 1.5 GiB when dense
+    for name, said in (("limit", 3 << 30), ("usage", 5 << 29)):
+        (tmp_path / name).write_text(f"{said}\n")
+    (tmp_path / "memory.stat").write_text(f"anon 5\ncached {1 << 29}\n")
+    monkeypatch.setattr(memory, "_CONTAINERS", [(tmp_path, "limit", "usage", "cached")])
+    with pytest.raises(MemoryError, match=r"takes 1\.5 GiB, and 1\.0 GiB are free on cpu\. "):
+        F.dense()
 
 
 @pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the shape checks would speak first")

@@ -29,6 +29,7 @@ from torchtangent.kernel.job import Held, Job
 from torchtangent.kernel.panel import Panel
 from torchtangent.kernel.store import KernelStore
 from torchtangent.kernel.tiles import Tile
+from torchtangent.operators import memory
 
 
 def problem(n: int = 13) -> tuple[nn.Module, torch.Tensor]:
@@ -251,7 +252,7 @@ def test_a_container_may_have_less_memory_than_the_machine(
     monkeypatch.delenv(MEMORY, raising=False)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     files = [tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes"]
-    monkeypatch.setattr(budget, "_LIMITS", files)
+    monkeypatch.setattr(memory, "_CONTAINERS", [(tmp_path, file.name, "used", "files") for file in files])
     machine = budget.default_budget(torch.device("cpu"))
     for file, limit in zip(files, limits, strict=True):
         if limit is not None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import torch
 
 from torchtangent.notice import warn
+from torchtangent.operators.memory import main_memory
 
 MEMORY = "TORCHTANGENT_MEMORY"  # environment variable: the fraction of the machine's memory to use
 FRACTION = {"cpu": 0.5, "cuda": 0.9}  # the fraction if neither the user nor the environment sets one
-_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # of a container
 
 
 def default_budget(device: torch.device) -> int:
@@ -30,15 +29,6 @@ def default_budget(device: torch.device) -> int:
         raise ValueError(f"{MEMORY}={said} in the environment is not a fraction of the memory, such as 0.4.")
     processes = 1 if cuda or said is not None else int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     return int(fraction * total / processes)
-
-
-def main_memory() -> int:
-    """Bytes of main memory: the machine's or, in a container that is given less, the container's."""
-    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for limit in _LIMITS:
-        if limit.exists() and (said := limit.read_text().strip()) != "max":
-            sizes.append(int(said))
-    return min(sizes)
 
 
 def halve(error: RuntimeError, size: int, what: str) -> int:

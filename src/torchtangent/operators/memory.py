@@ -1,4 +1,4 @@
-"""Large tensors in main memory, in large pages; and a word before one that does not fit.
+"""Main memory: how much there is, large tensors in large pages, and a word before one that does not fit.
 
 The system hands memory out page by page when it is first written to, which for pages of 4 KiB takes many times as long
 as the writing. NumPy asks for pages of 2 MiB, torch does not; so NumPy is asked.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +17,13 @@ from torch import Tensor
 
 from torchtangent.notice import dtype_name
 
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 _LARGE = 1 << 22  # bytes from which on NumPy asks
 _WORTH = 1 << 30  # bytes from which on it is worth a look whether there are so many
+_CONTAINERS = (  # the files in which the system says how much a container may have, how much it has, and of what kind
+    (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
+    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -46,18 +51,36 @@ def require(what: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch
         raise MemoryError(f"{what} ({sizes}, {numbers}) takes {wanted}, and {there} are free on {device}. {advice}")
 
 
+def main_memory() -> int:
+    """Bytes of main memory: the machine's or, in a container that is given less, the container's."""
+    return min([_PAGE * os.sysconf("SC_PHYS_PAGES"), *(limit for limit, _ in _limits())])
+
+
 def _free(device: torch.device) -> int:
     """Bytes that may still be allocated."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return min([_available(), *(limit - used for limit, used in _limits())])
+
+
+def _available() -> int:
+    """Bytes of the machine that are free, or would be made free."""
     about = Path("/proc/meminfo")
-    if about.exists():
-        lines = (line.split() for line in about.read_text().splitlines())
-        for name, number, *_ in lines:
-            if name == "MemAvailable:":
-                return int(number) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    lines = about.read_text().splitlines() if about.exists() else ()
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), main_memory())
+
+
+def _limits() -> Iterator[tuple[int, int]]:
+    """The bytes that a container may have and those that it has, without copies of files, which make room if needed."""
+    for folder, most, now, files in _CONTAINERS:
+        limit = folder / most
+        if not limit.exists() or (said := limit.read_text().strip()) == "max":
+            continue
+        used, kinds = folder / now, folder / "memory.stat"
+        lines = (line.split() for line in kinds.read_text().splitlines()) if kinds.exists() else ()
+        cached = next((int(size) for kind, size in lines if kind == files), 0)
+        yield int(said), (int(used.read_text()) if used.exists() else 0) - cached
 
 
 def _numbers(make: Callable[..., np.ndarray], size: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
