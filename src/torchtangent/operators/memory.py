@@ -20,7 +20,7 @@ from torchtangent.notice import dtype_name
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _LARGE = 1 << 22  # bytes from which on NumPy asks
 _WORTH = 1 << 30  # bytes from which on it is worth a look whether there are so many
-_CONTAINERS = (  # the files in which the system says how much a container may have, how much it has, and of what kind
+_CONTAINERS = (  # files that say how much a container may have and has, and the word for copies of files in it
     (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
     (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
@@ -53,7 +53,7 @@ def require(what: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch
 
 def main_memory() -> int:
     """Bytes of main memory: the machine's or, in a container that is given less, the container's."""
-    return min([_PAGE * os.sysconf("SC_PHYS_PAGES"), *(limit for limit, _ in _limits())])
+    return min([_PAGE * os.sysconf("SC_PHYS_PAGES"), *(limit for limit, *_ in _containers())])
 
 
 def _free(device: torch.device) -> int:
@@ -61,7 +61,7 @@ def _free(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return min([_available(), *(limit - used for limit, used in _limits())])
+    return min([_available(), *(limit - _used(now, files) for limit, now, files in _containers())])
 
 
 def _available() -> int:
@@ -71,16 +71,21 @@ def _available() -> int:
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), main_memory())
 
 
-def _limits() -> Iterator[tuple[int, int]]:
-    """The bytes that a container may have and those that it has, without copies of files, which make room if needed."""
+def _containers() -> Iterator[tuple[int, Path, str]]:
+    """The bytes that a container may have, and the files that tell how many it has."""
     for folder, most, now, files in _CONTAINERS:
         limit = folder / most
-        if not limit.exists() or (said := limit.read_text().strip()) == "max":
-            continue
-        used, kinds = folder / now, folder / "memory.stat"
-        lines = (line.split() for line in kinds.read_text().splitlines()) if kinds.exists() else ()
-        cached = next((int(size) for kind, size in lines if kind == files), 0)
-        yield int(said), (int(used.read_text()) if used.exists() else 0) - cached
+        if limit.exists() and (said := limit.read_text().strip()) != "max":
+            yield int(said), folder / now, files
+
+
+def _used(now: Path, files: str) -> int:
+    """The bytes that a container has, without copies of files, which make room if needed."""
+    kinds = now.parent / "memory.stat"
+    if not now.exists() or not kinds.exists():
+        return 0
+    lines = (line.split() for line in kinds.read_text().splitlines())
+    return int(now.read_text()) - next((int(size) for kind, size in lines if kind == files), 0)
 
 
 def _numbers(make: Callable[..., np.ndarray], size: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
