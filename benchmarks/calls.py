@@ -130,6 +130,7 @@ def main() -> None:
     """Parses the command line, measures, writes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--case", choices=BATCHES, action="append", help="may be repeated; all if not given")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--budget", type=float, default=2.0, help="seconds for the repeats of one figure")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
@@ -137,15 +138,19 @@ def main() -> None:
     torch.set_num_threads(THREADS)
     torch.backends.cudnn.allow_tf32 = False  # as ours are
     name = torch.cuda.get_device_name() if args.device == "cuda" else f"{THREADS} threads"
+    args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / f"calls-{args.device}.json"
     found: dict[str, Any] = {"machine": describe(), "device": name, "torch": torch.__version__, "cases": {}}
-    for case, sizes in BATCHES.items():
-        found["cases"][case] = {n: measure(case, n, args.device, args.repeats, args.budget) for n in sizes}
-        for n, result in found["cases"][case].items():
+    if args.case and path.exists():  # the other cases stay
+        found["cases"] = json.loads(path.read_text())["cases"]
+    for case in args.case or BATCHES:
+        sizes = found["cases"][case] = {}
+        for n in BATCHES[case]:
+            sizes[str(n)] = result = measure(case, n, args.device, args.repeats, args.budget)
             ratios = {q: round(s["torch.func"]["median"] / s["torchtangent"]["median"], 2) for q, s in result.items()}
             print(case, n, ratios, flush=True)
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / f"calls-{args.device}.json").write_text(json.dumps(found, indent=1) + "\n")
-    page(args.out)
+            path.write_text(json.dumps(found, indent=1) + "\n")
+            page(args.out)
 
 
 if __name__ == "__main__":
