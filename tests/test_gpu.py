@@ -16,6 +16,7 @@ from torch import nn
 import torchtangent as tt
 from torchtangent import spectrum
 from torchtangent.jacobians.call import float32_products
+from torchtangent.kernel.fused import add_shifted
 from torchtangent.kernel.precision import add_product
 from torchtangent.kernel.split import SplitConvolutions
 from torchtangent.operators import DenseOperator, KroneckerOperator
@@ -95,6 +96,26 @@ def test_every_way_and_precision(name: str, way: str, precision: str) -> None:
     model, x, _ = case.build(torch.float64 if precision == "float64" else torch.float32)
     K = run_forced(make_job((model.cuda(), on_gpu(x), output), precision=precision), way, edge=2)
     assert relative(K, expected_kernel(J, J)) < TOLERANCE[precision]
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("samples", [(1, 1), (5, 7), (40, 90), (70, 400)])
+def test_shifted_sums_by_few_blocks_and_many(samples: tuple[int, int], outputs: int) -> None:
+    """With few blocks of the kernel several programs share the sum of each, with many they do not."""
+    torch.manual_seed(0)
+    (n, m), R, S, cells, taps = samples, outputs, 12, 9, 4
+    X, D = torch.randn(cells, n, cells, m), torch.randn(S, n, R, S, m, R)
+    p, q = torch.randint(-1, cells, (S * S, taps)), torch.randint(cells, (S * S, taps))
+    s, t = torch.cartesian_prod(torch.arange(S), torch.arange(S)).T
+    read = torch.where((p >= 0)[..., None, None], X[p, :, q], 0.0).sum(1)  # (SS, n, m)
+    expected = 0.5 * torch.einsum("znm,znrmq->nrmq", read.double(), D[s, :, :, t].double())
+    meetings = torch.cat([torch.stack([s, t], 1)[:, None], torch.stack([p, q], 2)], 1).to("cuda", torch.int32)
+    out = torch.ones(n + 1, R, m + 1, R, device="cuda")
+    block = out[1:, :, :m]
+    add_shifted(block, X.cuda().view(cells * n, -1), D.cuda().view(S * n * R, -1), meetings, 0.5)
+    assert relative(block - 1, expected) < 1e-5
+    assert bool((out[0] == 1).all())
+    assert bool((out[:, :, m] == 1).all())
 
 
 @pytest.mark.parametrize("stride", [1, 2])

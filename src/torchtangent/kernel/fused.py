@@ -16,7 +16,9 @@ try:
 except ImportError:  # no GPU build of torch
     triton = tl = None
 
-_BLOCK = 1024  # columns per Triton program, each of which runs as one warp
+_BLOCKS = (1024, 128)  # columns per Triton program, each of which runs as one warp: the fewer if there are few
+_PROGRAMS = 4096  # that a GPU runs at a time: with fewer blocks, several programs share the sum of each,
+_PAIRS = 16  # unless they had fewer pairs of locations than this to add
 
 
 def usable(t: Tensor) -> bool:
@@ -25,34 +27,43 @@ def usable(t: Tensor) -> bool:
 
 
 def add_shifted(
-    out: Float[Tensor, "N M"],
+    out: Float[Tensor, "N R M Q"],
     X: Float[Tensor, "xn xm"],
-    D: Float[Tensor, "sn sm"],
+    D: Float[Tensor, "snr smq"],
     meetings: Int[Tensor, "SS met 2"],
     alpha: float,
 ) -> None:
-    """out[n,m] += alpha Σ_st (Σ_k X[p_k,n; q_k,m]) D[s,n; t,m].
+    """out[n,r,m,q] += alpha Σ_st (Σ_k X[p_k,n; q_k,m]) D[s,n,r; t,m,q].
 
     Args:
         out: A block of the kernel.
         X: Products of pixels, with rows (pixel, sample) and columns (pixel, sample). Rows may have more pixels.
-        D: Products of cotangents, with rows (location, sample) and columns (location, sample).
+        D: Products of cotangents, with rows (location, sample, output) and columns (location, sample, output).
         meetings: For each pair of locations: (s, t), then for each tap the pixels (p, q) that it reads there, with
             p = −1 if one is outside the input. Pairs that share pixels should be close together, to reuse the cache.
         alpha: A factor.
     """
-    n, m = out.shape
-    S, cells = D.shape[1] // m, X.shape[1] // m
-    grid = (triton.cdiv(m, _BLOCK), n)
+    n, R, m, Q = out.shape
+    rows, columns = n * R, m * Q
+    block = next((size for size in _BLOCKS if size <= columns), _BLOCKS[-1])
+    blocks = triton.cdiv(columns, block)
+    shares = max(1, min(_PROGRAMS // (blocks * rows), len(meetings) // _PAIRS))
+    target = out.view(1, rows, columns) if shares == 1 else out.new_zeros(shares, rows, columns)
     with torch.cuda.device(out.device):
-        _kernel()[grid](
-            *(X, D, meetings, out, alpha, n, m, out.stride(0), out.stride(1), S, cells, len(meetings)),
+        _kernel()[blocks * rows, shares](
+            *(X, D, meetings, target, alpha, *target.stride(), blocks, n, m, X.shape[1] // m, D.shape[1] // columns),
+            *(len(meetings), triton.cdiv(len(meetings), shares)),
+            R=R,
+            Q=Q,
             TAPS=meetings.shape[1] - 1,
-            BLOCK=_BLOCK,
+            BLOCK=block,
             num_warps=1,
         )
+    if shares > 1:
+        out.add_(target.sum(0).view(n, R, m, Q))
 
 
+_ANY = ("share_step", "blocks", "n", "cells", "S", "many", "each")  # not worth another compilation for round numbers
 _compiled: Any = None
 
 
@@ -60,18 +71,37 @@ def _kernel() -> Any:
     """The kernel, compiled at its first use."""
     global _compiled
     if _compiled is None:
-        _compiled = triton.jit(_add_shifted)
+        _compiled = triton.jit(_add_shifted, do_not_specialize=_ANY)
     return _compiled
 
 
 def _add_shifted(  # type: ignore[no-untyped-def]
-    X, D, meetings, out, alpha, n, m, row, column, S, cells, many, TAPS: tl.constexpr, BLOCK: tl.constexpr
+    X,
+    D,
+    meetings,
+    out,
+    alpha,
+    share_step,
+    row_step,
+    column_step,
+    blocks,
+    n,
+    m,
+    cells,
+    S,
+    many,
+    each,
+    R: tl.constexpr,
+    Q: tl.constexpr,
+    TAPS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    sample = tl.program_id(1).to(tl.int64)
-    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < m
+    row = (tl.program_id(0) // blocks).to(tl.int64)
+    column = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    share = tl.program_id(1)
+    inside = column < m * Q
     total = tl.zeros([BLOCK], dtype=tl.float32)
-    for i in range(many):
+    for i in range(share * each, min(many, (share + 1) * each)):
         meeting = meetings + i * (2 + 2 * TAPS)
         s = tl.load(meeting)
         t = tl.load(meeting + 1)
@@ -79,9 +109,9 @@ def _add_shifted(  # type: ignore[no-untyped-def]
         for k in tl.static_range(1, TAPS + 1):
             p = tl.load(meeting + 2 * k)
             q = tl.load(meeting + 2 * k + 1)
-            x = tl.load(X + ((p * n + sample) * cells + q) * m + columns, mask=inside & (p >= 0), other=0.0)
+            x = tl.load(X + ((p * n + row // R) * cells + q) * m + column // Q, mask=inside & (p >= 0), other=0.0)
             a += x.to(tl.float32)
-        d = tl.load(D + ((s * n + sample) * S + t) * m + columns, mask=inside, other=0.0)
+        d = tl.load(D + ((s * n * R + row) * S + t) * (m * Q) + column, mask=inside, other=0.0)
         total += a * d.to(tl.float32)
-    place = out + sample * row + columns * column
+    place = out + share * share_step + row * row_step + column * column_step
     tl.store(place, tl.load(place, mask=inside, other=0.0) + alpha * total, mask=inside)

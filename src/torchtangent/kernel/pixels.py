@@ -130,11 +130,9 @@ class Pixels(Way):
         X = x1.new_empty(len(x1), x1[0, ..., 0].numel(), x2[0, ..., 0].numel())
         for residue, one, other in zip(X, x1, x2, strict=True):
             torch.mm(one.flatten(0, 1), other.flatten(0, 1).T, out=residue)
-        for b, r, q in (
-            (b, r, q) for b in range(out.shape[0]) for r in range(out.shape[2]) for q in range(out.shape[4])
-        ):
-            D = d1[b, :, :, r].flatten(0, 1) @ d2[b, :, :, q].flatten(0, 1).T
-            fused.add_shifted(out[b, :, r, :, q], X.flatten(0, 1), D, self.meetings, alpha)
+        for block, one, other in zip(out, d1, d2, strict=True):
+            D = one.flatten(0, 2) @ other.flatten(0, 2).T
+            fused.add_shifted(block, X.flatten(0, 1), D, self.meetings, alpha)
 
     @cached_property
     def meetings(self) -> Int[Tensor, "SS met 2"]:
