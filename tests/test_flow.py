@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,3 +114,13 @@ def test_the_reader_of_imports_sees_them(tmp_path: Path, monkeypatch: pytest.Mon
     assert ("torchtangent.curvature", False) in found
     assert ("torchtangent.kernel", False) in found
     assert ("scipy.sparse", True) in found
+
+
+def test_the_files_named_in_the_guide_are_there() -> None:
+    guide = (ROOT.parents[1] / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"`(\w+\.py)`", guide)) - {"mine.py"}
+    assert named <= {
+        path.name
+        for folder in ("src", "tests", "docs", "benchmarks")
+        for path in (ROOT.parents[1] / folder).rglob("*.py")
+    }

@@ -16,7 +16,11 @@ class TangentWarning(UserWarning):
     """The category of this library's warnings, by which to filter them."""
 
 
-class Overflow(ValueError):
+class NotFinite(ValueError):
+    """Outputs, gradients or sums of their products have NaN or infinity."""
+
+
+class Overflow(NotFinite):
     """Gradients are finite, but sums of their products exceed the range of their dtype."""
 
 

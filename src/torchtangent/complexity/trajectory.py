@@ -9,12 +9,11 @@ from torch import Tensor, nn
 
 from torchtangent.complexity.fixed import batches, check_layout, distance, kept_inputs, layout
 from torchtangent.curvature import Diagonal, fisher
-from torchtangent.jacobians.call import Network
 from torchtangent.jacobians.inputs import Output
-from torchtangent.jacobians.modes import in_eval, is_finite, unwrapped
+from torchtangent.jacobians.modes import in_eval, unwrapped
 from torchtangent.jacobians.select import Params, among, select
 from torchtangent.kernel.samples import Samples
-from torchtangent.notice import Overflow
+from torchtangent.notice import NotFinite
 
 
 def feature_norm(model: nn.Module, x: Any, *, params: Params = None, output: Output = None) -> float:
@@ -115,11 +114,5 @@ class Trajectory:
         with in_eval(self._model, self._names):
             try:
                 return feature_norm(self._model, self._x, params=among(self._names), output=self._output)
-            except Overflow:
-                return math.nan
-            except ValueError:
-                network, params = Network(self._model, self._output), self._chosen()
-                samples = Samples(self._x, next(iter(params.values())).device)
-                if all(is_finite(network, params, part) for part in batches(samples)):
-                    raise
+            except NotFinite:
                 return math.nan

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtangent.notice import NotFinite
+
 Inputs = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
 Output = Callable[[Any], Tensor] | str | int | None
 Loss = Callable[[Any, Any], Tensor]
@@ -212,7 +214,7 @@ def check_finite(f: Tensor) -> None:
     finite = torch.isfinite(f)
     if not bool(finite.all()):
         bad = int((~finite).flatten(1).any(1).nonzero()[0])
-        raise ValueError(
+        raise NotFinite(
             f"The model's output has NaN or infinity (first at sample {bad} of the batch). "
             "Check the inputs and the parameters."
         )

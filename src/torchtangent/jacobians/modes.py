@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from torchtangent.jacobians.call import Network, pull_back
-from torchtangent.jacobians.inputs import Inputs
 from torchtangent.notice import listed, warn
 from torchtangent.operators.autocast import no_autocast
 
@@ -57,14 +55,6 @@ def in_eval(model: nn.Module, names: Set[str]) -> Iterator[None]:
             module.training = training
         for p, flag in flags:
             p.requires_grad_(flag)
-
-
-def is_finite(network: Network, params: Mapping[str, Tensor], x: Inputs) -> bool:
-    """Whether the outputs for a batch and the gradient of their sum are finite."""
-    with network.undisturbed():
-        f = network(x)
-    gradient = pull_back(f, params, torch.ones_like(f))
-    return all(bool(torch.isfinite(t).all()) for t in (f, *gradient.values()))
 
 
 def check_inference_mode() -> None:

@@ -33,7 +33,7 @@ from torchtangent.jacobians.rules import NoRule
 from torchtangent.jacobians.together import merge
 from torchtangent.jacobians.uses import LayerUse, Use, read_graph
 from torchtangent.jacobians.verify import prove
-from torchtangent.notice import listed
+from torchtangent.notice import NotFinite, listed
 
 if TYPE_CHECKING:
     from torchtangent.jacobians.capture import Capture
@@ -184,7 +184,7 @@ class Trace:
             for use, d in zip(self.uses, pulled, strict=True):
                 if not torch.isfinite(d).all():
                     names = ", ".join(use.params)
-                    raise ValueError(
+                    raise NotFinite(
                         f"The derivative of the output with respect to the layer of {names} has NaN or infinity "
                         "although the output is finite (as √x has at 0)."
                     )

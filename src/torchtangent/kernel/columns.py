@@ -17,7 +17,6 @@ from torchtangent.jacobians.factors import LayerJacobian, Outer
 from torchtangent.jacobians.inputs import Inputs, batch_size
 from torchtangent.jacobians.products import push
 from torchtangent.kernel.samples import Samples
-from torchtangent.kernel.way import inputs_of
 
 _COLUMN_BYTES = 1 << 30  # for vectors in parameter space that are held at a time
 
@@ -75,7 +74,7 @@ def _pull(layer: LayerJacobian, U: Float[Tensor, "N C K"], G: Float[Tensor, "p K
     C, K = U.shape[1:]
     if isinstance(layer, Outer):
         groups, S, O = layer.d.shape[1], *layer.d.shape[3:]
-        I = inputs_of(layer)
+        I = layer.columns
         if 2 * K * S * (I + C) < C * (S + K) * I:
             start = 0
             for part in layer.chunks(groups * K * S * O * U.element_size()):

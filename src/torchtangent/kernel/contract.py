@@ -34,7 +34,6 @@ from torchtangent.kernel.way import (
     Outputs,
     Way,
     alike,
-    inputs_of,
     is_plain_convolution,
     strips,
 )
@@ -80,7 +79,7 @@ class Forming(Way):
 
     def cost(self) -> Cost:
         o, (G, C, S, O) = self.outputs, self.layer.d.shape[1:]
-        I = inputs_of(self.layer)
+        I = self.layer.columns
         P = G * O * I * o.folded
         return Cost(
             pair=o.batches * o.rows**2 * P,
@@ -98,7 +97,7 @@ class Forming(Way):
     def add(self, out: Block, left: Kept, right: Kept, alpha: float, room: int) -> None:
         sides = [left] if left[0] is right[0] else [left, right]
         _, G, B, R, O, _ = left[1].shape
-        per_unit = sum(len(d) for _, d in sides) * B * R * G * inputs_of(self.layer) * left[1].element_size()
+        per_unit = sum(len(d) for _, d in sides) * B * R * G * self.layer.columns * left[1].element_size()
         steps = math.ceil(O / max(1, room // max(1, per_unit)))
         step = math.ceil(O / steps)
         if steps > 1:  # every step reads all patches, so form them once
@@ -120,7 +119,7 @@ class Forming(Way):
 
     def _form(self, source: Tensor, d: Float[Tensor, "N G B R O S"], *, opened: bool) -> Float[Tensor, "N B R P"]:
         N, G, B, R, O, S = d.shape
-        J = memory.empty((N * G, B * R * O, inputs_of(self.layer)), d.dtype, d.device)
+        J = memory.empty((N * G, B * R * O, self.layer.columns), d.dtype, d.device)
         step = N if opened else max(1, _PATCHES.get(d.device.type, 1 << 24) // (G * S * J.shape[2] * d.element_size()))
         for i in range(0, N, step):
             a = source[i : i + step] if opened else self._open(source[i : i + step])
@@ -139,7 +138,7 @@ class Product(Way):
 
     def cost(self) -> Cost:
         o, (G, C, _, O) = self.outputs, self.layer.d.shape[1:]
-        I = inputs_of(self.layer)
+        I = self.layer.columns
         entries = o.batches * o.rows**2  # of the kernel, per pair of samples
         return Cost(
             pair=G * (I + entries * O * o.folded),
@@ -180,7 +179,7 @@ class Locations(Way):
 
     def cost(self) -> Cost:
         o, (G, C, S, O) = self.outputs, self.layer.d.shape[1:]
-        I = inputs_of(self.layer)
+        I = self.layer.columns
         entries = o.batches * o.rows**2  # of the kernel, per pair of samples
         return Cost(
             pair=G * S**2 * (I + entries * O * o.folded),

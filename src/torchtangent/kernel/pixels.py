@@ -24,7 +24,7 @@ from torchtangent.jacobians.factors import LayerJacobian, Outer
 from torchtangent.jacobians.patches import Patches
 from torchtangent.kernel import fused
 from torchtangent.kernel.precision import multiply
-from torchtangent.kernel.way import Block, Cost, Kept, Outputs, Way, alike, inputs_of, strips
+from torchtangent.kernel.way import Block, Cost, Kept, Outputs, Way, alike, strips
 
 Slices = tuple[Any, ...]
 
@@ -88,7 +88,7 @@ class Pixels(Way):
         o, (_, C, S, O) = self.outputs, self.layer.d.shape[1:]
         entries = o.batches * o.rows**2  # of the kernel, per pair of samples
         channels, pixels = self.layer.source.shape[1], math.prod(self.size)
-        taps = inputs_of(self.layer) // channels
+        taps = self.layer.columns // channels
         moved = entries if fused.usable(self.layer.d) else 3 * taps + 4 * entries  # fused, each product is read once
         held = channels * pixels + C * S * O
         return Cost(

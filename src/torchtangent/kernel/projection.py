@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
-from torchtangent.kernel.way import inputs_of
 
 BLOCK = 64  # columns of a random projection that share a seed
 
@@ -39,9 +38,9 @@ def signs_of(key: tuple[int, ...], rows: int) -> Float[Tensor, "rows K"]:
 
 def _rank_one(layer: LayerJacobian) -> Callable[[Tensor, Tensor], Float[Tensor, "N C K"]]:
     """(p, q) ↦ Σ_rs J[n,c,r,s] p[r] q[s], column by column, for p on the parameter's first axis and q on the others."""
-    if isinstance(layer, Outer) and layer.order == tuple(range(len(layer.order))):
+    if isinstance(layer, Outer) and layer.in_order:
         G, C, S, O = layer.d.shape[1:]
-        I = inputs_of(layer)
+        I = layer.columns
         if S * (C * O + I) < C * O * I:  # cheaper than forming J
             a, d = layer.a, layer.d
 

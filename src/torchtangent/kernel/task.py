@@ -11,7 +11,7 @@ import torch
 from torchtangent.jacobians.factors import LayerJacobian, Outer
 from torchtangent.kernel.contract import Formed
 from torchtangent.kernel.precision import Precision
-from torchtangent.kernel.way import Outputs, Way, aligned, inputs_of
+from torchtangent.kernel.way import Outputs, Way, aligned
 
 SHARES = 2  # with several ranks, the fewest tiles along an axis for each: enough to share them evenly
 COPIES = 4  # how often J is read or written before it is kept
@@ -103,4 +103,4 @@ class Task:
 
 def _forming_once(layer: LayerJacobian) -> int:
     """Multiplications that form J of one sample."""
-    return layer.d[0].numel() * inputs_of(layer) if isinstance(layer, Outer) else 0
+    return layer.d[0].numel() * layer.columns if isinstance(layer, Outer) else 0

@@ -122,11 +122,6 @@ def _form(layer: LayerJacobian) -> tuple[object, ...]:
     return (layer.d.shape[1:],)
 
 
-def inputs_of(layer: Outer) -> int:
-    """I, read off the shapes: no patches are formed."""
-    return layer.shape.numel() // (layer.groups * layer.d.shape[-1])
-
-
 def is_plain_convolution(layer: Outer) -> bool:
     """Whether a layer is a convolution with one group."""
     return isinstance(layer.locate, Patches) and layer.groups == 1

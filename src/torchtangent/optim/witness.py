@@ -115,7 +115,7 @@ def _pieces(jacobians: Sequence[LayerJacobian]) -> Iterator[LayerJacobian]:
 
 def _direction(jacobian: LayerJacobian) -> Float[Tensor, "I"]:
     """The fixed random vector r; empty if the parameter is no matrix."""
-    size = jacobian.shape.numel() // (jacobian.groups * jacobian.d.shape[4]) if isinstance(jacobian, Outer) else 0
+    size = jacobian.columns if isinstance(jacobian, Outer) else 0
     return torch.randn(size, generator=torch.Generator().manual_seed(0), device="cpu").to(jacobian.d)
 
 

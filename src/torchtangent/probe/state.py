@@ -13,14 +13,13 @@ from torch import Tensor, nn
 
 from torchtangent.alignment.labels import as_targets
 from torchtangent.alignment.similarity import NOISE
-from torchtangent.complexity.fixed import batches, distance
+from torchtangent.complexity.fixed import distance
 from torchtangent.jacobians.call import Network
 from torchtangent.jacobians.inputs import Output
-from torchtangent.jacobians.modes import is_finite
 from torchtangent.jacobians.select import among
 from torchtangent.kernel.ntk import flatten, ntk
 from torchtangent.kernel.samples import Samples
-from torchtangent.notice import Overflow
+from torchtangent.notice import NotFinite
 from torchtangent.probe.activity import Activity, activity
 from torchtangent.spectrum import center
 
@@ -173,13 +172,9 @@ class State:
         options |= {"params": among(self.view.names), "output": self.view.output, "progress": False}
         try:
             return ntk(self.view.model, self.view.x, **options)
-        except Overflow:
-            pass
-        except ValueError:
-            if all(is_finite(self.view.network, self.view.params, x) for x in batches(self.view.samples)):
-                raise
-        self.finite = False
-        raise Undefined
+        except NotFinite as error:
+            self.finite = False
+            raise Undefined from error
 
     def _check_finite(self, tensors: Iterable[Tensor]) -> None:
         if not all(bool(torch.isfinite(t).all()) for t in tensors):
