@@ -488,3 +488,62 @@ def test_parameters_of_two_dtypes() -> None:
     assert J.dense().dtype == (J @ torch.ones(14, dtype=torch.float64)).dtype == torch.float64
     F = tt.fisher(model, (x, None), tt.Implicit)
     torch.testing.assert_close(F.dense(), tt.fisher(model, (x, None), tt.Dense).dense(), rtol=1e-5, atol=1e-7)
+
+
+class Clipped(nn.Module):
+    """Clips its features as a quantized network does, and lets gradients pass; small features it leaves alone."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.body, self.head, self.how = nn.Linear(3, 4), nn.Linear(4, 2), how
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.body(x)
+        if self.how == "data":
+            return self.head(h + (h.clamp(-2, 2) - h).data)
+        with torch.no_grad():
+            change = h.clamp(-2, 2) - h
+        return self.head(h + change)
+
+
+class Table(nn.Module):
+    """A table with a padding row, outside of a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Parameter(torch.randn(6, 3)), nn.Linear(3, 2)
+
+    def forward(self, t: Tensor) -> Tensor:
+        return self.head(nn.functional.embedding(t, self.table, padding_idx=0).tanh().mean(1))
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("how", ["no_grad", "data", "padding"])
+def test_what_reverse_mode_leaves_out_behind_the_first_samples(how: str) -> None:
+    """Forward mode agrees with it on the samples that are looked at first."""
+    model = (Table() if how == "padding" else Clipped(how)).double()
+    x = 0.1 * torch.randn(5, 3, dtype=torch.float64)
+    x[2:] *= 100
+    if how == "padding":
+        x = torch.randint(1, 6, (5, 4))
+        x[2:, 2:] = 0
+    D = oracle.jacobian(model, x)
+    J, v = tt.jacobian(model, x), torch.randn(D.shape[-1], dtype=torch.float64)
+    assert_close(J @ v, D @ v)
+    F = tt.fisher(model, (x, None), tt.Implicit, likelihood="gaussian")
+    for _ in range(5):
+        assert_close(F @ v, torch.einsum("ncp,nc->p", D, D @ v) / len(x))
+
+
+def test_constants_without_gradients_keep_forward_mode() -> None:
+    """As rotary embeddings have them."""
+
+    class Rotated(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                angle = torch.arange(x.shape[1], dtype=x.dtype).outer(1 / torch.arange(1.0, 3.0)).cos()
+            return (super().forward(x) * angle).sum(1)
+
+    x = torch.randn(4, 5, 3)
+    J = tt.jacobian(Rotated(3, 2), x)
+    assert_close(J @ torch.ones(8), J.dense().sum(-1), 1e-5)  # no warning of a slower way

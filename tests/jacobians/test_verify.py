@@ -13,6 +13,7 @@ from oracle import assert_close
 from torch import Tensor, nn
 
 import torchtangent as tt
+from torchtangent.jacobians.rules import RULES, rule
 
 
 class TimeFirst(nn.Module):
@@ -125,16 +126,97 @@ class Experts(nn.Module):
 
 
 @pytest.mark.parametrize("last", [True, False])
-@pytest.mark.parametrize("ask", ["jacobian", "ntk", "fisher"])
+@pytest.mark.parametrize(
+    "ask", ["jacobian", "J v", "Jᵀu", "gradients", "ntk", "fisher", "implicit", "hessian", "a larger batch"]
+)
 def test_samples_that_interact_in_large_batches_only(ask: str, last: bool) -> None:
-    model, x = Experts(last=last), torch.randn(20, 4)
+    model, x, y = Experts(last=last), torch.randn(20, 4), torch.zeros(20, 3)
+    v = torch.randn(30)
+    apart = x[torch.cat([(x[:, 0] > 0).nonzero()[:2, 0], (x[:, 0] <= 0).nonzero()[:2, 0]])]  # within the capacity
     asks = {
         "jacobian": lambda: tt.jacobian(model, x).dense(),
+        "J v": lambda: tt.jacobian(model, x) @ v,
+        "Jᵀu": lambda: tt.jacobian(model, x).T @ torch.ones(20, 3),
+        "gradients": lambda: tt.gradients(model, (x, y), lambda f, y: (f - y).square().sum(1)) @ v,
         "ntk": lambda: tt.ntk(model, x),
         "fisher": lambda: tt.fisher(model, (x, None), tt.Diagonal),
+        "implicit": lambda: tt.fisher(model, (x, None), tt.Implicit) @ v,
+        "hessian": lambda: tt.hessian(model, (x, y), nn.functional.mse_loss) @ v,
+        "a larger batch": lambda: tt.fisher(model, [(apart, None), (x, None)], tt.Diagonal),
     }
     with pytest.raises(ValueError, match=r"for a sample changes by .* in a batch of \d+, as where experts"):
         asks[ask]()
+
+
+def test_little_mixing_in_float64() -> None:
+    """Which has no kernels in 16 bits."""
+
+    class Centered(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            h = super().forward(x)
+            return h - 0.02 * h.mean(0) if len(x) > 2 else h
+
+    with pytest.raises(ValueError, match="for a sample changes by"):
+        tt.jacobian(Centered(3, 2).double(), torch.randn(6, 3).double()).dense()
+
+
+class Offset(nn.Module):
+    """Predicts years, as numbers around 2000: what happens in the network hardly shows in them."""
+
+    def __init__(self, mix: Callable[[Tensor], Tensor], offset: float) -> None:
+        super().__init__()
+        self.body, self.head, self.mix, self.offset = nn.Linear(3, 16), nn.Linear(16, 2), mix, offset
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.mix(self.body(x).relu())) * torch.tensor([1.0, 1e-3]) + self.offset
+
+
+@pytest.mark.parametrize("offset", [0.0, 500.0, 5000.0])
+@pytest.mark.parametrize("mix", [lambda h: nn.functional.dropout(h, 0.1), lambda h: h - h.mean(0)])
+def test_mixing_and_chance_behind_a_large_constant(mix: Callable[[Tensor], Tensor], offset: float) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(6, 3)
+    tt.jacobian(Offset(nn.Identity(), offset), x)
+    with pytest.raises(ValueError, match="The model mixes samples or is random"):
+        tt.jacobian(Offset(mix, offset), x)
+
+
+def replaced(function: Callable[[Tensor], Tensor]) -> nn.Module:
+    """A network whose first layer got another forward, as quantization libraries do it."""
+    torch.manual_seed(0)
+    layer = nn.Linear(8, 16)
+    layer.forward = lambda x: nn.functional.linear(function(x), layer.weight, layer.bias)  # type: ignore[method-assign]
+    return nn.Sequential(layer, nn.Tanh(), nn.AdaptiveAvgPool2d((1, None)), nn.Flatten(), nn.Linear(16, 3))
+
+
+@pytest.mark.parametrize("function", [torch.round, lambda x: x.roll(1, 1), lambda x: x.clamp(-3, 3)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.bfloat16, 0.05)])
+def test_a_layer_with_another_forward(
+    function: Callable[[Tensor], Tensor], dtype: torch.dtype, tolerance: float
+) -> None:
+    """What it does to its input may not show in the first and last sample, or drown in rounding."""
+    model, x = replaced(function).to(dtype), torch.randn(5, 64, 8).to(dtype)
+    x[2] *= 20
+    J = oracle.jacobian(replaced(function).double(), x.double())
+    assert (tt.jacobian(model, x).dense().double() - J).norm() < tolerance * J.norm()
+
+
+@pytest.mark.parametrize("scale", [1e-24, 1e20])
+def test_the_check_where_squares_leave_the_range_of_float32(scale: float) -> None:
+    class Doubled(nn.Linear):
+        pass
+
+    @rule(Doubled)
+    def wrong(module: nn.Linear, x: Tensor, d: Tensor) -> dict[str, Any]:
+        return RULES[nn.Linear](module, 2 * x, d)
+
+    try:
+        model, x = nn.Sequential(Doubled(3, 4), nn.Tanh(), nn.Linear(4, 2)), torch.randn(5, 3)
+        f = tt.jacobian(model, x, output=lambda f: f * scale)
+        J = oracle.jacobian(copy.deepcopy(model).double(), x.double())
+        assert (f.dense() / scale - J).norm() < 1e-5 * J.norm()
+    finally:
+        del RULES[Doubled]
 
 
 def chaotic(depth: int) -> nn.Module:

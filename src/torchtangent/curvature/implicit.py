@@ -17,7 +17,7 @@ from torchtangent.curvature.representation import Accumulator, Representation, S
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import BUDGET, Capture
 from torchtangent.jacobians.inputs import Inputs, batch_size, map_leaves, take, wide
-from torchtangent.jacobians.products import Replayed, pull, push, replayed
+from torchtangent.jacobians.products import Replayed, Tangent, is_adjoint, pull, push, push_otherwise, replayed
 from torchtangent.jacobians.verify import noise
 from torchtangent.notice import listed
 from torchtangent.operators import ImplicitOperator
@@ -74,9 +74,20 @@ class FisherProduct:
             for v, product in pairs:
                 f, w = push(self.capture, x, v, graph=True)
                 times = weigh(f.detach(), y) if times is None else times
-                for name, g in pull(self.capture, x, times(w), f).items():
+                for name, g in self._pull(x, v, f, w, times).items():
                     add(product[name], g)
         return total.div_(n).T.contiguous()
+
+    def _pull(self, x: Inputs, v: Tangent, f: Tensor, w: Tensor, times: Weigh) -> Tangent:
+        """JᵀΛJv for f and w = Jv. Until the graphs are kept, wᵀΛw = vᵀJᵀΛJv shows whether forward mode can be used."""
+        u = times(w)
+        g = pull(self.capture, x, u, f)
+        if self._products < _PATIENCE and not is_adjoint(u, w, g, v, self.capture.rounding(w)):
+            found = push_otherwise(self.capture, x, v)
+            if found is not None:
+                f, w = found
+                return pull(self.capture, x, times(w), f)
+        return g
 
     def _replayed(self, v: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
         """F v from the graphs that were kept."""
@@ -133,6 +144,7 @@ class HessianProduct:
         params = list(self.capture.params.values())
         with self.capture.network.undisturbed():
             f = self.capture.network(x, as_returned=True)
+            self.capture.compare(x, f.detach().view(len(f), *self.capture.output_shape))
             if check is not None:
                 check(f, y)
             grads = torch.autograd.grad(self.loss(f, y), params, create_graph=True, materialize_grads=True)

@@ -31,7 +31,7 @@ from torchtangent.jacobians.inputs import (
     versions,
 )
 from torchtangent.jacobians.modes import check_autograd, check_inference_mode, check_modes, unwrapped
-from torchtangent.jacobians.rules import RULES
+from torchtangent.jacobians.rules import has_rule
 from torchtangent.jacobians.select import Params, select
 from torchtangent.jacobians.trace import Trace
 from torchtangent.jacobians.uses import LayerUse
@@ -81,7 +81,7 @@ class Capture:
         self.batched = True  # backward passes of all cotangents can run as one
         self._looked = 0  # how many samples were looked at
         self._few: tuple[Inputs, Tensor] | None = None  # these samples, and their outputs
-        self._compared = False  # whether outputs of a whole batch were compared with those of two samples
+        self._compared = 2  # samples of the largest batch whose outputs were compared with those of smaller ones
         self.push: Callable | None = None  # how J v is computed for this model (see products.py)
         self.push_with_graph: bool | None = None  # whether f may have a graph from the same pass
         self.signatures: dict[tuple, int] = {}  # the patterns of use that were checked, and with how many samples
@@ -107,12 +107,8 @@ class Capture:
     def trace(self, x: Inputs) -> Trace:
         """Run the model on a batch and record it; a batch that uses layers in a new way is also checked."""
         trace = self.check(x) or self.record(x)
-        n = len(trace.outputs)
-        if n > 2 and not self._compared:
-            for i in (0, n - 1):
-                check_in_batch(self._output_of(take(x, slice(i, i + 1))), trace.outputs.detach()[i : i + 1], n)
-            self._compared, self._few = True, None
-        if self.signatures.get(trace.signature, 0) < min(2, n):
+        self.compare(x, trace.outputs)
+        if self.signatures.get(trace.signature, 0) < min(2, len(trace.outputs)):
             trace = first_trace(self, x)
             verify(self, trace)
         return trace
@@ -143,6 +139,14 @@ class Capture:
             assert self._few is not None
             verify(self, trace or self.record(self._few[0]))
         return trace if batch_size(x) <= 2 else None
+
+    def compare(self, x: Inputs, f: Float[Tensor, "N *out"]) -> None:
+        """See that samples have the outputs in a batch that they have alone, once for every larger batch."""
+        n = len(f)
+        if n > self._compared:
+            for i in (0, n - 1):
+                check_in_batch(self._output_of(take(x, slice(i, i + 1))), f[i : i + 1], n, self.rounding(f))
+            self._compared = n
 
     def _output_of(self, sample: Inputs) -> Float[Tensor, "1 *out"]:
         """The output of one sample, perhaps known from the check."""
@@ -203,7 +207,7 @@ class Capture:
         with ExitStack() as stack:
             stack.enter_context(self.network.undisturbed())
             for module in self.model.modules():
-                if type(module) in RULES and any(id(p) in names for _, p in _matrix_and_bias(module)):
+                if has_rule(module) and any(id(p) in names for _, p in _matrix_and_bias(module)):
                     handle = module.register_forward_hook(hook, prepend=True, with_kwargs=True)
                     stack.callback(handle.remove)
             f = self.network(x)

@@ -78,8 +78,8 @@ class Graph:
 
     def saved_bytes(self, without: Iterable[Tensor]) -> int:
         """Bytes saved for the backward pass, not counting some tensors such as parameters."""
-        known = {t.data_ptr() for t in without}
-        saved = {t.data_ptr(): t.nbytes for node in self.nodes for t in _saved_by(node)}
+        known = {t.data_ptr() for t in _plain(without)}
+        saved = {t.data_ptr(): t.nbytes for node in self.nodes for t in _plain(_saved_by(node))}
         return sum(size for address, size in saved.items() if address not in known)
 
 
@@ -91,6 +91,11 @@ def shape_of(node: Any) -> torch.Size:
 def signed(number: int) -> int:
     """A number saved by a node, with its sign: nodes show negative ones as unsigned."""
     return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def _plain(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+    """All but sparse tensors, which have no place in memory of their own."""
+    return (t for t in tensors if t.layout == torch.strided)
 
 
 def _saved_by(node: Node) -> Iterator[Tensor]:

@@ -40,7 +40,7 @@ def map_leaves(f: Callable[[Tensor], Any], x: Inputs) -> Any:
 
 def versions(tensors: Iterable[Tensor]) -> list[tuple[int, int]]:
     """Where tensors are and how often they were written to: unequal if they were changed in between."""
-    return [(version_of(t), t.data_ptr()) for t in tensors]
+    return [(version_of(t), t.data_ptr() if t.layout == torch.strided else id(t)) for t in tensors]
 
 
 def version_of(t: Tensor) -> int:
@@ -156,6 +156,8 @@ def pick(result: Any, output: Output, n: int, *, flatten: bool = False) -> Tenso
         )
     if f.dim() == 1:
         f = f.unsqueeze(1)
+    if f.numel() == 0:
+        raise ValueError(f"The model's output of shape {tuple(f.shape)} is empty: there is nothing to differentiate.")
     if f.dim() > 3 and flatten:
         f = f.flatten(1)
     if f.dim() > 3:

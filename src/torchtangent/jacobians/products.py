@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from torchtangent.jacobians.call import float32_products, pull_back
 from torchtangent.jacobians.capture import Capture
@@ -25,6 +28,7 @@ def pull(capture: Capture, x: Inputs, u: Float[Tensor, "N *out"], f: Float[Tenso
         if f is None or not f.requires_grad:
             f = capture.network(x)
             check_finite(f.detach())
+            capture.compare(x, f.detach())
         return pull_back(f, capture.params, u)
 
 
@@ -34,8 +38,8 @@ def push(
     """f(x) and J v, by the first way that works for this model; with `graph`, f keeps its graph if the way has one.
 
     Forward mode is the fastest, but it does not support all layers, and it differs from reverse mode where a model uses
-    `no_grad` or an embedding has a padding row. So each way is first checked against the adjoint on a few samples:
-    ⟨u, Jv⟩ = ⟨Jᵀu, v⟩. v is converted to the dtype of the parameters.
+    `no_grad` or an embedding has a padding row (see `_LeftOut`). So each way is first checked against the adjoint on a
+    few samples: ⟨u, Jv⟩ = ⟨Jᵀu, v⟩. v is converted to the dtype of the parameters.
     """
     v = {name: t.to(capture.params[name].dtype) for name, t in v.items()}
     few = take(x, slice(0, min(2, batch_size(x))))
@@ -45,18 +49,26 @@ def push(
         capture.push_with_graph = not _failure(capture.push, capture, few, graph=True)
     f, w = capture.push(capture, x, v, graph and bool(capture.push_with_graph))
     check_finite(f.detach())
+    capture.compare(x, f.detach())
     return f, w
+
+
+def push_otherwise(
+    capture: Capture, x: Inputs, v: Tangent
+) -> tuple[Float[Tensor, "N *out"], Float[Tensor, "N *out"]] | None:
+    """The same by reverse mode from now on, after the way so far disagreed with it; None if it is reverse mode."""
+    if capture.push in _SLOW:
+        return None
+    capture.push, capture.push_with_graph = _twice_reverse, None
+    capture.say_once("forward-mode", f"J @ v takes {_SLOW[_twice_reverse]} (exact, but slower): {_DISAGREES}.")
+    return push(capture, x, v, graph=True)
 
 
 def _choose(capture: Capture, x: Inputs) -> Way:
     """The first way that works; warns if it is a slow one."""
-    chosen = {id(p) for p in capture.params.values()}
-    padding = any(has_padding(m) and id(m.weight) in chosen for m in capture.model.modules())
     failures: dict[Way, str] = {}
-    if padding:
-        failures[_forward] = "it differentiates the padding row of an embedding"
     for way in (_forward, *_SLOW):
-        failures[way] = failures.get(way) or _failure(way, capture, x)
+        failures[way] = _failure(way, capture, x)
         if failures[way]:
             continue
         if way in _SLOW:
@@ -74,28 +86,79 @@ def has_padding(module: nn.Module) -> bool:
 
 def _failure(way: Way, capture: Capture, x: Inputs, *, graph: bool = False) -> str:
     """Why a way fails or is not the adjoint of `pull`; empty if it works."""
+    left_out = _LeftOut()
+
+    def forth(v: Tangent) -> tuple[Tensor, Tensor]:
+        return way(capture, x, v, graph)
+
+    def back(u: Tensor, f: Tensor | None) -> Tangent:
+        with left_out if f is None else nullcontext():
+            return pull(capture, x, u, f)
+
     try:
-        adjoint = _adjoint(
-            capture, lambda v: way(capture, x, v, graph), lambda f, u: pull(capture, x, u, f if graph else None)
-        )
+        adjoint = _adjoint(capture, batch_size(x), forth, back, graph=graph)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
         lacking = re.search(r"forward AD with (\S+)", str(error))
         return f"{lacking[1]} lacks it" if lacking else str(error).splitlines()[0][:120]
-    return "" if adjoint else "it disagrees with the reverse one"
+    return (left_out.found if way is _forward else "") or ("" if adjoint else _DISAGREES)
+
+
+class _LeftOut(TorchFunctionMode):
+    """Notes what reverse mode leaves out and forward mode does not, as it depends on the data where that matters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = ""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if not self.found and any(isinstance(t, Tensor) and t.requires_grad for t in (*args, *kwargs.values())):
+            self.found = _left_out(func, args, kwargs, result)
+        return result
+
+
+def _left_out(func: Any, args: tuple, kwargs: Mapping[str, Any], result: Any) -> str:
+    if func in (nn.functional.embedding, nn.functional.embedding_bag):
+        padded = kwargs.get("padding_idx") is not None or (func is nn.functional.embedding and len(args) > 2)
+        return "it differentiates the padding row of an embedding" if padded else ""
+    number = isinstance(result, Tensor) and result.is_floating_point() and not result.requires_grad
+    if number and (func == torch.Tensor.data.__get__ or not torch.is_grad_enabled()):  # type: ignore[attr-defined]
+        return "it differentiates what the model computes without gradients"
+    return ""
 
 
 @float32_products()
 def _adjoint(
-    capture: Capture, forth: Callable[[Tangent], tuple[Tensor, Tensor]], back: Callable[[Tensor, Tensor], Tangent]
+    capture: Capture,
+    n: int,
+    forth: Callable[[Tangent], tuple[Tensor, Tensor]],
+    back: Callable[[Tensor, Tensor | None], Tangent],
+    *,
+    graph: bool = False,
 ) -> bool:
-    """Whether ⟨u, Jv⟩ = ⟨Jᵀu, v⟩ for random u and v."""
+    """Whether ⟨u, Jv⟩ = ⟨Jᵀu, v⟩ for n samples and random u and v, larger where gradients are small.
+
+    Args:
+        forth: v → f and J v.
+        back: u, and perhaps f → Jᵀu.
+        graph: Whether to pass f, with its graph, from the former to the latter.
+    """
     generator = torch.Generator().manual_seed(0)
-    v = {name: noise(p.detach(), generator) for name, p in capture.params.items()}
+    like = torch.empty(n, *capture.output_shape, dtype=capture.dtype, device=capture.device)
+    u = noise(like, generator)
+    g = back(u, None)
+    small = capture.rounding(u)
+    norms = torch.stack(torch._foreach_norm([wide(t) for t in g.values()]))
+    sizes = norms.clamp(min=small**0.5 * norms.amax()).tolist()  # gradients may be zero but for rounding
+    v = {
+        name: noise(p.detach(), generator) / (size or 1.0)
+        for (name, p), size in zip(capture.params.items(), sizes, strict=True)
+    }
     f, w = forth(v)
-    u = noise(f.detach(), generator)
-    return is_adjoint(u, w, back(f, u), v, capture.rounding(f.detach()))
+    return is_adjoint(u, w, back(u, f) if graph else g, v, small)
 
 
 def is_adjoint(u: Tensor, w: Tensor, g: Mapping[str, Tensor], v: Mapping[str, Tensor], small: float) -> bool:
@@ -145,6 +208,7 @@ def _by_layers(capture: Capture, x: Inputs, v: Tangent, graph: bool) -> tuple[Te
     return f, w.view_as(f).to(f.dtype)
 
 
+_DISAGREES = "it disagrees with the reverse one"
 _SLOW: dict[Way, str] = {_twice_reverse: "two reverse passes", _by_layers: "one reverse pass for each output"}
 
 
@@ -187,7 +251,7 @@ def replayed(capture: Capture, x: Inputs) -> Replayed | None:
     """`Replayed`, or None if torch cannot trace the model, or the trace is wrong."""
     try:
         kept = Replayed(capture, x)
-        adjoint = _adjoint(capture, lambda v: (kept.outputs, kept.push(v)), lambda _, u: kept.pull(u))
+        adjoint = _adjoint(capture, batch_size(x), lambda v: (kept.outputs, kept.push(v)), lambda u, _: kept.pull(u))
         return kept if adjoint and _repeats(capture, kept) else None
     except Exception:  # tracing fails in many ways, and is only a shortcut
         return None

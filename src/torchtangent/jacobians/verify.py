@@ -16,7 +16,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from torchtangent.jacobians.call import Network, float32_products, undisturbed
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 _SEED = 8_675_309  # of the random state in which models are looked at, unlikely to be the user's
 _PERIODS = (8191, 8179, 8171)  # primes
-_ROUGHLY = 0.05  # tolerance relative to the largest output: kernels may be computed in 16 bits
+_ROUGHLY = 0.05  # tolerance relative to the largest output: kernels may be computed in 16 bits,
+_FLOAT64 = 1e-7  # but not those of models whose rounding, its square root, is below this
+_USUAL = 32  # units of rounding by which outputs of most networks change between batches
 _NOT_APART = (
     "Per-sample Jacobians are not defined. Call model.eval(), remove what depends on the whole batch or on chance, and "
     "see to it that samples are the first axis of inputs and outputs (for attention: batch_first=True, or transpose)."
@@ -44,9 +46,9 @@ def first_trace(capture: Capture, x: Inputs) -> Trace:
     """Record some samples, and see that the model treats them one by one."""
     with undisturbed():
         trace = capture.record(x)
-        _check_samples_apart(capture, x, trace.outputs)
-        if not trace.outputs.any():
-            _check_gradients_apart(capture, x, trace)
+        doubtful = _check_samples_apart(capture, x, trace.outputs)
+        if bool(doubtful.any()):
+            _check_gradients_apart(capture, x, trace, doubtful)
         capture.output_shape = trace.outputs.shape[1:]
         capture.bytes_per_sample = _measure(capture, trace)
     return trace
@@ -132,10 +134,19 @@ def _alive(layers: Mapping[str, LayerJacobian]) -> dict[str, int]:
     return dict(zip(layers, counts.tolist(), strict=True))
 
 
-def _check_samples_apart(capture: Capture, x: Inputs, together: Tensor) -> None:
-    """Raise if the first or last sample has another output alone, with another random seed, than in the batch."""
+def _check_samples_apart(capture: Capture, x: Inputs, together: Float[Tensor, "N *out"]) -> Bool[Tensor, "*out"]:
+    """Raise if the first or last sample has another output alone, with another random seed, than in the batch.
+
+    Returns:
+        The outputs that say too little, for a look at their gradients: those that are zero, and those that changed by
+        more than their usual rounding, which may be much where a large constant is added to them, or others are larger.
+    """
+    size, eps = together.abs().amax(0), torch.finfo(together.dtype).eps
+    doubtful = size == 0
     for i in sorted({0, len(together) - 1}):
-        gap, small = _gap(capture.network, x, i, together), capture.rounding(together)
+        change = (_alone(capture.network, x, i) - together[i]).abs()
+        gap, small = _relative(change, together), capture.rounding(together)
+        doubtful |= change > _USUAL * eps * size
         if gap <= small:
             continue
         if not _is_rounding(capture.network, x, i):
@@ -150,30 +161,46 @@ def _check_samples_apart(capture: Capture, x: Inputs, together: Tensor) -> None:
         if gap > _ROUGHLY:
             raise ValueError(said)
         capture.say_once("rounding", said)
+        return size == 0
+    return doubtful
 
 
-def _check_gradients_apart(capture: Capture, x: Inputs, together: Trace) -> None:
-    """Raise if the gradient of the first sample's outputs is another one alone: outputs that are zero show nothing."""
+def _check_gradients_apart(capture: Capture, x: Inputs, together: Trace, chosen: Bool[Tensor, "*out"]) -> None:
+    """Raise if the gradient of some outputs of the first sample is another one alone, with another random state."""
+    f = together.outputs
+    size = f.abs().amax(0)
+    u = torch.zeros_like(f)
+    u[0] = torch.where(chosen, torch.where(size > 0, 1 / size, 1.0), 0.0)
     _seed(_SEED)
-    u = torch.zeros_like(together.outputs)
-    u[0] = 1
     alone = capture.record(take(x, slice(0, 1))).gradient(u[:1])
-    for name, g in together.gradient(u).items():
-        gap, size = (float(wide(t).norm()) for t in (g - alone[name], g.abs() + alone[name].abs()))
-        if gap > capture.rounding(u) * size:
-            raise ValueError(
-                f"The model mixes samples or is random: the gradient of a sample's output by {name!r} changes when the "
-                f"sample is alone, with another random state. {_NOT_APART}"
-            )
+    gradients = together.gradient(u)
+    gaps, sizes = (
+        torch.stack(torch._foreach_norm([wide(t) for t in tensors], 2, torch.float64))
+        for tensors in ([g - alone[name] for name, g in gradients.items()], gradients.values())
+    )
+    if float(gaps.norm()) <= capture.rounding(f) ** 0.5 * float(sizes.norm()):
+        return
+    if bool((size[chosen] > 0).all()) and _is_rounding(capture.network, x, 0):
+        return
+    name = list(gradients)[int(gaps.argmax())]
+    raise ValueError(
+        f"The model mixes samples or is random: the gradient of a sample's output by {name!r} changes when the "
+        f"sample is alone, with another random state. {_NOT_APART}"
+    )
 
 
-def _gap(network: Network, x: Inputs, i: int, together: Tensor) -> float:
-    """The difference between a sample's output alone and in a batch, relative to the largest output."""
+def _alone(network: Network, x: Inputs, i: int) -> Float[Tensor, "*out"]:
+    """The output of a sample alone, with another random state."""
     with network.undisturbed():
         _seed(_SEED + i)
         alone = network.value(take(x, slice(i, i + 1)))
     check_finite(alone)
-    return float((alone[0] - together[i]).abs().max() / together.abs().max().clamp(min=1e-3))
+    return alone[0]
+
+
+def _relative(change: Float[Tensor, "*out"], outputs: Float[Tensor, "N *out"]) -> float:
+    """The largest change, relative to the largest output."""
+    return float(change.max() / outputs.abs().max().clamp(min=1e-3))
 
 
 def _is_rounding(network: Network, x: Inputs, i: int) -> bool:
@@ -183,12 +210,13 @@ def _is_rounding(network: Network, x: Inputs, i: int) -> bool:
         x = map_leaves(lambda t: t.double() if t.is_floating_point() else t, x)
         with double.undisturbed():
             together = double.value(x)
-        return together.dtype == torch.float64 and _gap(double, x, i, together) <= torch.finfo(torch.float64).eps ** 0.5
+        gap = _relative((_alone(double, x, i) - together[i]).abs(), together)
+        return together.dtype == torch.float64 and gap <= torch.finfo(torch.float64).eps ** 0.5
     except Exception:  # the model cannot be copied, or works in one dtype only
         return False
 
 
-def check_in_batch(few: Tensor, outputs: Tensor, n: int) -> None:
+def check_in_batch(few: Tensor, outputs: Tensor, n: int, rounding: float) -> None:
     """Raise if a sample has another output in a batch of n than in a batch of one or two, beyond rounding."""
     if few.shape != outputs.shape:
         raise ValueError(
@@ -196,7 +224,8 @@ def check_in_batch(few: Tensor, outputs: Tensor, n: int) -> None:
             f"{tuple(few.shape[1:])} in a smaller one. It should not depend on the batch: pad all samples alike."
         )
     gap = (outputs - few).abs().max()
-    if gap > max(_ROUGHLY, torch.finfo(few.dtype).eps ** 0.5) * few.abs().max().clamp(min=1e-3):
+    tolerance = rounding if rounding < _FLOAT64 else max(_ROUGHLY, rounding)
+    if gap > tolerance * few.abs().max().clamp(min=1e-3):
         raise ValueError(
             f"The model mixes samples or is random: its output for a sample changes by {gap:.1e} in a batch of {n}, as "
             f"where experts have a capacity. {_NOT_APART}"
@@ -232,13 +261,14 @@ def _mismatches(trace: Trace, layers: dict[str, LayerJacobian], r: Tensor, u: Te
     expected = trace.gradient(torch.einsum("cn...,nc->n...", r, u))
     gradients = [wide(g) for g in expected.values()]  # norms in float16 overflow
     gaps = torch._foreach_sub([layers[name].pullback(u.to(layers[name].d.dtype)) for name in expected], gradients)
-    norms = torch.stack([*torch._foreach_norm(gaps), *torch._foreach_norm(gradients)]).view(2, -1).tolist()
+    squares = torch.float64  # those of float32 numbers neither overflow nor underflow there
+    norms = torch.stack([*torch._foreach_norm(gaps, 2, squares), *torch._foreach_norm(gradients, 2, squares)])
     wrong = set()
-    for (name, g), gap, size in zip(expected.items(), *norms, strict=True):
+    for (name, g), gap, size in zip(expected.items(), *norms.view(2, -1).tolist(), strict=True):
         tolerance = max(torch.finfo(kind).eps for kind in {g.dtype, *trace.capture.kinds}) ** 0.5
         if not gap <= tolerance * size:  # if terms cancel, their rounding remains: compare with the terms' own size
             v = u.to(layers[name].d.dtype).abs()
-            size = max(size, float(layers[name].magnitude().pullback(v).norm()))
+            size = max(size, float(layers[name].magnitude().pullback(v).double().norm()))
         if not gap <= tolerance * size:
             wrong.add(name)
     return wrong

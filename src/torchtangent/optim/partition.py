@@ -12,7 +12,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.rules import RULES, NoRule
+from torchtangent.jacobians.rules import NoRule, has_rule
 from torchtangent.jacobians.together import merge
 from torchtangent.optim.attention import MATRICES, projection_of
 from torchtangent.optim.channels import ChannelsLayer
@@ -175,6 +175,6 @@ def _linear(module: nn.Module, shape: torch.Size, name: str, bias: str | None, *
 
 def _place(model: nn.Module, path: str, attribute: str) -> tuple[str, str] | None:
     """The path of the layer to record for a parameter, and the parameter's name in it; None if there is no rule."""
-    if type(model.get_submodule(path)) in RULES and attribute in ("weight", "bias"):
+    if has_rule(model.get_submodule(path)) and attribute in ("weight", "bias"):
         return path, attribute
     return projection_of(model, path, attribute)
