@@ -856,3 +856,16 @@ def test_an_alignment_beyond_float32_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"leaves the range of torch\.float32"):
         tt.alignment.target(model, x, torch.ones(4))
     assert torch.isfinite(tt.alignment.target(model.double(), x.double(), torch.ones(4)))
+
+
+def test_two_kernels_are_no_kernel_and_labels() -> None:
+    J = torch.randn(5, 3, dtype=torch.float64)
+    K = J @ J.T
+    with pytest.raises(ValueError, match=r"symmetric: a kernel\? cka compares a kernel with labels"):
+        alignment.cka(K, K)
+    one_hot = torch.eye(5, dtype=torch.float64)
+    assert 0 < alignment.cka(K, one_hot) < 1
+    H = torch.eye(5, dtype=torch.float64) - 1 / 5
+    other = torch.diag(torch.arange(1.0, 6.0)).double()
+    expected = (H @ K @ H * (H @ other @ H)).sum() / (H @ K @ H).norm() / (H @ other @ H).norm()
+    assert_close(alignment.kernels(spectrum.center(K), spectrum.center(other)), expected)

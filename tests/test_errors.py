@@ -833,3 +833,8 @@ def test_many_outputs_are_said_before_they_take_long() -> None:
     ):
         tt.fisher(model, (x, None), tt.Diagonal)
     tt.fisher(model, (x, None), tt.Diagonal, kind="sampled")
+
+
+def test_outputs_that_are_empty() -> None:
+    with pytest.raises(ValueError, match=r"The model's output of shape \(2, 0\) is empty"):
+        tt.jacobian(nn.Linear(3, 2), torch.randn(4, 3), output=lambda f: f[:, :0])

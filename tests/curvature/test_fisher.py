@@ -1196,3 +1196,28 @@ def test_a_hessian_of_which_torch_is_wrong_is_refused() -> None:
         H @ torch.ones(H.size, dtype=torch.float64)
     alone = tt.hessian(model, data, nn.functional.cross_entropy, params="2.*")
     assert_close(alone.dense(), alone.dense().T)
+
+
+class Positions(nn.Module):
+    """A table of positions, the same for all samples."""
+
+    def __init__(self, axes: int) -> None:
+        super().__init__()
+        self.words, self.places, self.axes = nn.Embedding(7, 4), nn.Embedding(8, 4), axes
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 7)
+
+    def forward(self, t: Tensor) -> Tensor:
+        place = torch.arange(t.shape[1])
+        place = place if self.axes == 1 else place[None] if self.axes == 2 else place[None].expand(t.shape)
+        return self.head(torch.tanh(self.body(self.words(t) + self.places(place))))
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("representation", [tt.KFAC, tt.EKFAC])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_batches_of_one_sample_have_factors_of_the_same_form(axes: int, representation: Any) -> None:
+    model, x = Positions(axes).double(), torch.randint(7, (4, 5))
+    whole = tt.fisher(model, (x, None), representation).dense()
+    for sizes in ([1, 1, 1, 1], [1, 3], [3, 1]):
+        found = tt.fisher(model, [(part, None) for part in x.split(sizes)], representation).dense()
+        assert_close(found, whole)

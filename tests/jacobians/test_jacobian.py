@@ -547,3 +547,25 @@ def test_constants_without_gradients_keep_forward_mode() -> None:
     x = torch.randn(4, 5, 3)
     J = tt.jacobian(Rotated(3, 2), x)
     assert_close(J @ torch.ones(8), J.dense().sum(-1), 1e-5)  # no warning of a slower way
+
+
+@pytest.mark.parametrize("held", ["buffer", "attribute"])
+def test_sparse_tensors_that_samples_share(held: str) -> None:
+    class Graph(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 2)
+            edges = (torch.eye(4) + torch.eye(4).roll(1, 0)).double().to_sparse()
+            if held == "buffer":
+                self.register_buffer("edges", edges)
+            else:
+                self.edges = edges
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.linear(x)
+            return (self.edges @ h.permute(1, 0, 2).flatten(1)).view(4, len(x), 2).mean(0)
+
+    model, x = Graph().double(), torch.randn(5, 4, 3, dtype=torch.float64)
+    J = oracle.jacobian(model, x)
+    assert_close(tt.jacobian(model, x).dense(), J)
+    assert_close(tt.ntk(model, x, reduce="trace"), torch.einsum("ncp,mcp->nm", J, J))

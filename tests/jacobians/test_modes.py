@@ -144,3 +144,25 @@ def test_batch_norm_that_saw_nothing_is_said() -> None:
         tt.jacobian(model.eval(), x)
     model.train()(x)
     tt.jacobian(model.eval(), x)
+
+
+class Step(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.linear(x).tanh()
+
+
+def test_parts_that_are_compiled_as_a_whole(data: tuple[Tensor, Tensor]) -> None:
+    """Compiled code without breaks takes no hooks."""
+    x = data[0].flatten(1)
+    model, plain = (nn.Sequential(Step(), nn.Linear(16, 2).double()) for _ in range(2))
+    plain.load_state_dict(model.state_dict())
+    model[0].compile(backend="eager", fullgraph=True)
+    model(x)
+    v = torch.randn(sum(p.numel() for p in model.parameters()), dtype=torch.float64)
+    assert_same(tt.jacobian(model, x).dense(), tt.jacobian(plain, x).dense())
+    assert_same(tt.jacobian(model, x) @ v, tt.jacobian(plain, x) @ v)
+    assert_same(tt.ntk(model, x), tt.ntk(plain, x))

@@ -101,3 +101,14 @@ def test_classes_that_are_taken_as_numbers_are_told() -> None:
         for fine in (y.float(), y % 2, y + 1, y > 0, torch.nn.functional.one_hot(y)):
             tt.predict.ridge(K, fine, ridge=1.0)
         tt.predict.classify(K, y, ridge=1.0)
+
+
+@pytest.mark.parametrize("default", [torch.float32, torch.bfloat16])
+def test_lists_are_not_rounded_to_the_default_dtype(default: torch.dtype) -> None:
+    torch.set_default_dtype(default)
+    try:
+        assert numbers([0.1, 16777217.0], "y").tolist() == [0.1, 16777217.0]
+        J = torch.randn(100, 5, dtype=torch.float64)
+        tt.alignment.of_kernel(J @ J.T, torch.randn(100, dtype=torch.float64))
+    finally:
+        torch.set_default_dtype(torch.float32)

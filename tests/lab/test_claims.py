@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from torchtangent.lab.claims import Claim, Finding, Untested, count, judge, not_run
-from torchtangent.lab.rules import AtMost
+from torchtangent.lab.rules import AtLeast, AtMost, Between, Each, Increasing, Near
 from torchtangent.lab.study import Arrays
 
 CLAIM = Claim("XX-Fig1", "small", "It is small.", "small", lambda arrays: float(arrays["x"]), AtMost(1.0))
@@ -100,3 +100,26 @@ def test_arrays_are_found_by_name_unless_ambiguous() -> None:
         arrays["x"]
     with pytest.raises(KeyError, match="none of"):
         arrays["z"]
+
+
+def test_infinity_and_hidden_nan_do_not_hold() -> None:
+    inf, nan = math.inf, math.nan
+    for rule in (Between(0, inf), AtMost(inf), AtLeast(0), Near(1, inf)):
+        assert not rule.holds(inf)
+        assert rule.holds(1.0)
+    for rule in (Each({"x": AtMost(2)}), Increasing("x", "y")):
+        claim = Claim("A", "a", "s", 1.0, lambda _: {"x": 1.0, "y": 2.0, "z": nan}, rule)
+        assert judge(claim, Arrays({}), study="s", scale="smoke", seconds=0).verdict == "did not hold"
+
+
+def test_measures_that_exit_or_read_empty_arrays() -> None:
+    arrays = Arrays({"part": {"none": np.zeros(0)}})
+    for measure, reason in ((lambda A: exit(0), "SystemExit"), (lambda A: A["none"].sum(), "is empty")):
+        found = judge(Claim("A", "a", "s", 1.0, measure, AtMost(0)), arrays, study="s", scale="smoke", seconds=0)
+        assert found.verdict == "not tested at this scale"
+        assert reason in found.reason
+
+
+def test_numbers_of_numpy_are_written() -> None:
+    claim = Claim("A", "a", "s", np.float32(3), lambda _: 1.0, AtMost(2))
+    assert json.dumps(judge(claim, Arrays({}), study="s", scale="smoke", seconds=0).as_json())

@@ -902,3 +902,16 @@ def test_a_scripted_model_is_refused_in_words() -> None:
     for make in (tt.linearize, lambda model: tt.lazy(model, alpha=2.0)):
         with pytest.raises(TypeError, match="scripted or traced"):
             make(torch.jit.script(nn.Linear(2, 1)))
+
+
+def test_parts_with_the_names_of_methods_are_explained() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.displacement = nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.displacement(x)
+
+    with pytest.raises(ValueError, match=r"a part called 'displacement', as Linearized has itself"):
+        tt.linearize(Named())

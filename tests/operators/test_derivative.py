@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from oracle import assert_close
 from torch import Tensor, nn
 
 import torchtangent as tt
+from torchtangent.operators import DenseOperator, LowRankOperator
 
 torch.manual_seed(0)
 NET = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
@@ -110,3 +112,49 @@ def test_dampings_beyond_the_dtype() -> None:
     F = tt.fisher(NET, (X, Y), tt.LowRank).to(torch.float32)
     with pytest.raises(ValueError, match=r"damping must be a finite number >= 0 in float32, got 1e\+39"):
         F.solve(torch.ones(F.size), 1e39)
+
+
+def test_log_determinants_by_the_matrix_and_the_damping_together() -> None:
+    """As kernel and noise of a Gaussian process are learned."""
+    A = torch.randn(4, 4, dtype=torch.float64)
+    A = (A @ A.T + torch.eye(4)).requires_grad_()
+    s = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    DenseOperator(A).logdet(s).backward()
+    inverse = torch.linalg.inv(A.detach() + 0.3 * torch.eye(4, dtype=torch.float64))
+    assert A.grad is not None
+    assert s.grad is not None
+    assert_close((A.grad + A.grad.T) / 2, inverse)
+    assert_close(s.grad, inverse.trace())
+
+
+@pytest.mark.parametrize("quiet", [torch.no_grad, torch.inference_mode])
+def test_what_was_computed_without_gradients_is_not_kept_for_later(quiet: Any) -> None:
+    rows, v = torch.randn(2, 4, dtype=torch.float64, requires_grad=True), torch.ones(4, dtype=torch.float64)
+    M = LowRankOperator(rows)
+    with quiet():
+        M.solve(v, 0.1)
+        M.inverse(0.1).diag()
+    for damping in (0.1, 0.2):  # one after the other
+        (found,) = torch.autograd.grad(v @ M.solve(v, damping) + M.logdet(damping), rows)
+        A = rows.T @ rows + damping * torch.eye(4, dtype=torch.float64)
+        (wanted,) = torch.autograd.grad(v @ torch.linalg.solve(A, v) + torch.logdet(A), rows)
+        assert_close(found, wanted)
+    fixed, u = DenseOperator(torch.eye(4)).inverse(0.1), torch.ones(4, requires_grad=True)
+    with quiet():
+        fixed @ u.detach()
+    (fixed @ u).sum().backward()
+
+
+def test_eigenvalues_that_repeat_have_no_derivatives_by_eigenvectors() -> None:
+    """Those of torch are wrong there, or NaN."""
+    rows = torch.eye(6, dtype=torch.float64)[:3].clone().requires_grad_()
+    found = LowRankOperator(rows).solve(torch.randn(6, dtype=torch.float64), 0.5)
+    with pytest.raises(RuntimeError, match="Some eigenvalues of a matrix are equal"):
+        found.sum().backward()
+
+
+def test_numbers_whose_gradient_would_be_lost() -> None:
+    s = torch.tensor(2.0, requires_grad=True)
+    for ask in (lambda: s * DenseOperator(torch.eye(2)), lambda: DenseOperator(torch.eye(2)).damped(s)):
+        with pytest.raises(ValueError, match="requires a gradient, which an operator would lose"):
+            ask()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from contracts.operators import OperatorContract, draw, eye, positive, spd
+from oracle import assert_close
 from torch import Tensor
 
 from torchtangent.operators import (
@@ -358,3 +360,43 @@ def test_every_operator_is_under_contract() -> None:
     """A new operator without a contract test fails here."""
     library = {cls for cls in Operator.registry.values() if cls.__module__.startswith("torchtangent.")}
     assert library == {contract.operator for contract in OperatorContract.__subclasses__()}
+
+
+@pytest.mark.parametrize("small", [1e-2, 1e-5, 2e-8, 0.0])
+def test_arrowheads_with_small_entries_lose_no_digits(small: float) -> None:
+    M = ArrowheadOperator(
+        torch.tensor([[small, 1.0]], dtype=torch.float64),
+        torch.tensor([[1.0, 0.5]], dtype=torch.float64),
+        torch.tensor([0.7], dtype=torch.float64),
+    )
+    b = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    assert_close(M.solve(b), torch.linalg.solve(M.dense(), b), 1e-13)
+
+
+def test_a_damping_that_an_eigenvalue_cancels() -> None:
+    Q = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64))[0]
+    M = DenseOperator((Q * torch.tensor([3.0, 2, -1, 0.5, 0.25, 0.125], dtype=torch.float64)) @ Q.T)
+    v = torch.ones(6, dtype=torch.float64)
+    for ask in (
+        lambda: M.solve(v, 1.0),
+        lambda: M.damped(-2.0).solve(v),
+        lambda: M.damped(-2.0).damped(3.0).solve(v),
+        lambda: (-1 * M).damped(3.0).logdet(),
+        lambda: M.eigh() and M.inverse(1.0).diag(),
+    ):
+        with pytest.raises((torch.linalg.LinAlgError, ValueError), match=r"singular|indefinite"):
+            ask()
+    assert_close(
+        M.damped(1e-3).solve(v, 1.0),
+        torch.linalg.solve(M.dense() + 1.001 * torch.eye(6, dtype=torch.float64), v),
+        1e-10,
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_decompositions_of_half_precision(dtype: torch.dtype) -> None:
+    A = torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=dtype)
+    v = torch.tensor([3.0, 3.0], dtype=dtype)
+    for M in (DenseOperator(A), LowRankOperator(torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=dtype))):
+        assert_close(M.solve(v, 1.0).float(), torch.linalg.solve(M.dense().float() + torch.eye(2), v.float()), 0.02)
+        assert_close(M.sqrt_mv(v).float().norm(), (v.float() @ M.dense().float() @ v.float()).sqrt(), 0.02)

@@ -683,3 +683,44 @@ def test_what_the_trust_region_did_is_explained() -> None:
     train(model, opt, x, y, steps=3)
     said = "kl_clip=0.001 shortened 3 of 3 steps, so that their length is set by it and not by lr"
     assert opt.explain().splitlines()[-1] == said
+
+
+@pytest.mark.parametrize("kind", [KFAC, EKFAC])
+def test_shared_layers_that_see_samples_in_another_order(kind: Any) -> None:
+    """Their gradients cannot be added sample by sample."""
+
+    class Reversed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shared, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            turn = torch.arange(len(x)).flip(0)
+            return self.head(torch.tanh(self.shared(x)) + torch.tanh(self.shared(2 * x[turn] + 1)[turn]))
+
+    model, x, y = Reversed(), torch.randn(6, 4), torch.randint(3, (6,))
+    opt = kind(model, lr=0.1, damping=0.1)
+    F.cross_entropy(model(x), y).backward()
+    with pytest.warns(tt.TangentWarning, match="used several times, with samples in an order that is not known"):
+        opt.step()
+
+
+@pytest.mark.parametrize("kind", [KFAC, EKFAC])
+def test_parameters_frozen_before_the_step_stay(kind: Any) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    opt = kind(model, lr=0.1, damping=0.1)
+    model(torch.randn(5, 3)).square().sum(1).mean().backward()
+    before = copy.deepcopy(model.state_dict())
+    model[0].weight.requires_grad_(False)
+    opt.step()
+    moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+    assert moved == {"0.bias", "1.weight", "1.bias"}
+
+
+def test_a_state_that_is_loaded_between_backward_and_step() -> None:
+    model = nn.Linear(4, 3)
+    opt = EKFAC(model, lr=0.1, damping=0.1)
+    opt.load_state_dict(opt.state_dict())
+    F.cross_entropy(model(torch.randn(6, 4)), torch.randint(3, (6,))).backward()
+    with pytest.warns(tt.TangentWarning, match=r"loaded between a backward pass and step\(\)"):
+        opt.load_state_dict(opt.state_dict())

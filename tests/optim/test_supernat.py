@@ -253,3 +253,8 @@ def test_a_weight_without_gradient_is_told() -> None:
     model.weight.grad = None
     with pytest.warns(tt.TangentWarning, match="the weight has no gradient, and nothing moves"):
         opt.step()
+
+
+def test_it_is_not_copied() -> None:
+    with pytest.raises(TypeError, match="SuperNat cannot be copied or pickled"):
+        copy.deepcopy(SuperNat(nn.Linear(3, 2), torch.randn(5, 3), lr=0.1))

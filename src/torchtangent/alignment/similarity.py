@@ -15,6 +15,7 @@ from torchtangent.kernel.matrix import Matrix, as_matrix, as_square, wide_rows
 from torchtangent.kernel.targets import numbers
 from torchtangent.notice import check_choice, warn
 from torchtangent.operators.scale import scale_of
+from torchtangent.operators.symmetric import asymmetry
 from torchtangent.spectrum.checks import check_numbers, check_symmetric
 
 _BLOCK_BYTES = 64 << 20  # of rows that are read at a time
@@ -90,6 +91,11 @@ def cka(K: Any, y: Targets, *, centering: str = "class") -> Any:
     matrix = as_square(K)
     outputs = K.shape[2] if len(K.shape) == 4 else 1
     samples = matrix.shape[0] // outputs
+    if outputs == 1 and _is_kernel(y, samples):
+        raise ValueError(
+            f"y, {tuple(y.shape)}, is symmetric: a kernel? cka compares a kernel with labels. Of two kernels it is "
+            "tt.alignment.kernels(tt.spectrum.center(K1), tt.spectrum.center(K2))."
+        )
     Y = _label_matrix(y, samples, outputs).to(matrix.device)
     Y = Y / scale_of(Y)
     each = Y.new_ones(1, 1) if centering == "plain" else torch.eye(outputs, dtype=Y.dtype, device=Y.device)
@@ -102,6 +108,14 @@ def cka(K: Any, y: Targets, *, centering: str = "class") -> Any:
     KB, KY = (products / scale).split([B.shape[1], Y.shape[1]], 1)
     size = _centred_norm(matrix, scale, B, KB)
     return _ratio((Yc * KY).sum(), size * torch.linalg.matrix_norm(Yc.T @ Yc)).to(matrix.dtype)
+
+
+def _is_kernel(y: Any, samples: int) -> bool:
+    """Whether y, which should be labels, is a symmetric matrix, and not one-hot by chance."""
+    if not isinstance(y, Tensor) or tuple(y.shape) != (samples, samples) or not y.is_floating_point():
+        return False
+    one_hot = bool(((y == 0) | (y == 1)).all()) and bool((y.sum(1) == 1).all())
+    return samples > 1 and not one_hot and asymmetry(y, y.dtype) == 0
 
 
 def _centred_norm(

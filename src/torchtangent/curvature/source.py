@@ -109,6 +109,7 @@ class LayerSource:
 
     def _size(self, x: Inputs) -> int:
         """How many samples are captured at a time; warns if each takes many backward passes."""
+        self.capture.look_at_two(x)  # batches of one sample and of several give factors of the same form
         self.capture.check(x)
         many = self.cotangents.count(self.capture.output_shape)
         if many > _MANY and self.cotangents.kind in _ADVICE:

@@ -220,6 +220,7 @@ def undisturbed() -> Iterator[None]:
         torch.enable_grad(),
         no_autocast(),
         nullcontext() if engine_at_work() else torch.random.fork_rng(devices=range(torch.cuda.device_count())),
+        _uncompiled(),
         plain_attention(),
         plain_layers(),
     ):
@@ -228,6 +229,12 @@ def undisturbed() -> Iterator[None]:
             yield
         finally:
             _inside.remove(threading.get_ident())
+
+
+def _uncompiled() -> AbstractContextManager[Any]:
+    """Where parts of a model that `torch.compile` compiled run as they are written: compiled code takes no hooks."""
+    loaded = "torch._dynamo" in sys.modules and not engine_at_work()
+    return torch.compiler.set_stance("force_eager") if loaded else nullcontext()
 
 
 @contextmanager

@@ -8,7 +8,7 @@ model when it is first looked at, the rules when layer Jacobians are first asked
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import reduce
 from typing import Any
 
@@ -75,6 +75,7 @@ class Capture:
         self.space = Space.of(self.params)
         self.tied = {name for name, p in self.params.items() if self.network.places_of(p) > 1}
         self.uncovered: set[str] = set()  # parameters that only the fallback gets right
+        self.shared: set[str] = set()  # parameters of layers whose result all samples share, as that of positions
         self.unproven: set[str] = set()  # parameters whose gradient was zero when they were checked
         self.loop = False  # the fallback cannot vectorize over samples
         self.kinds: set[torch.dtype] = set()  # in which layers computed: autocast inside of a model has its own
@@ -147,6 +148,12 @@ class Capture:
             for i in (0, n - 1):
                 check_in_batch(self._output_of(take(x, slice(i, i + 1))), f[i : i + 1], n, self.rounding(f))
             self._compared = n
+
+    def look_at_two(self, x: Inputs) -> None:
+        """Find out what several samples share, by two copies of a sample if the batch has only one."""
+        if batch_size(x) == 1 and not self._looked:
+            with suppress(RuntimeError, ValueError, TypeError, IndexError):  # a model for batches of one sample
+                self.record(map_leaves(lambda t: torch.cat([t, t]), x))
 
     def _output_of(self, sample: Inputs) -> Float[Tensor, "1 *out"]:
         """The output of one sample, perhaps known from the check."""

@@ -49,7 +49,13 @@ class Trace:
         self.capture, self.x, self.graph_outputs = capture, x, f
         self.graph = Graph(f)
         self._strides = find_strides(f, self.graph)
-        seen = [u.of_samples(len(f)) for u in uses if u.edge.node in self.graph.nodes and self._stride(u) != SHARED]
+        there = [u for u in uses if u.edge.node in self.graph.nodes]
+        if len(f) > 1:
+            capture.shared |= {name for u in there if self._stride(u) == SHARED for name in u.params}
+        else:  # the graph of one sample does not show what several would share
+            alike = [u for u in there if capture.shared.issuperset(u.params)]
+            self._strides |= {(u.edge.node, u.edge.output_nr): SHARED for u in alike}
+        seen = [u.of_samples(len(f)) for u in there if self._stride(u) != SHARED]
         recorded = Counter(name for u in seen for name in u.params)
         used = {name: len(self.graph.users[id(p)]) for name, p in capture.params.items()}
         self.unused = [name for name, count in used.items() if count == 0]

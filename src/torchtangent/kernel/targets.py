@@ -116,7 +116,10 @@ def numbers(y: Any, name: str) -> Shaped[Tensor, "..."]:
     try:
         if not isinstance(y, Tensor) and hasattr(y, "__array__"):
             y = np.ascontiguousarray(y)  # torch takes no negative strides
-        return (y if isinstance(y, Tensor) else torch.as_tensor(y, device="cpu")).detach()
+        found = y if isinstance(y, Tensor) else torch.as_tensor(y, device="cpu")
+        if isinstance(y, list | tuple | float) and found.is_floating_point():
+            found = torch.as_tensor(y, dtype=torch.float64, device="cpu")  # not torch's default dtype
+        return found.detach()
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"{name} should be numbers in a tensor, an array or a list, but this {type(y).__name__} holds others. "

@@ -7,6 +7,7 @@ are fixed before anything is run; either verdict is a result.
 from __future__ import annotations
 
 import math
+import numbers
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ class Untested(Exception):
 
 
 class _Measurable(Arrays):
-    """Arrays as a measure reads them: those with a NaN are refused, as a comparison or argmax would hide it."""
+    """Arrays as a measure reads them: those with a NaN, which a comparison would hide, and empty ones are refused."""
 
     def __init__(self, arrays: Arrays):
         super().__init__(arrays._parts)
@@ -37,6 +38,8 @@ class _Measurable(Arrays):
         array = super().__getitem__(key)
         if array.dtype.kind in "fc" and np.isnan(array).any():
             raise Untested(f"the array {key} has NaN")
+        if not array.size:
+            raise Untested(f"the array {key} is empty")
         return array
 
 
@@ -101,8 +104,8 @@ class Finding:
 def _jsonable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _jsonable(item) for key, item in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+    if isinstance(value, numbers.Real) and not isinstance(value, int):  # numpy's too
+        return float(value) if math.isfinite(value) else str(float(value))
     return value
 
 
@@ -118,10 +121,11 @@ def judge(claim: Claim, arrays: Arrays, *, study: str, scale: Scale, seconds: fl
         return not_run(claim, study=study, scale=scale, seconds=seconds)
     try:
         measured = _plain(claim.measure(_Measurable(arrays)))
-        verdict: Verdict = "held" if claim.rule.holds(measured) else "did not hold"
+        values = measured.values() if isinstance(measured, Mapping) else (measured,)
+        verdict: Verdict = "held" if claim.rule.holds(measured) and not any(map(math.isnan, values)) else "did not hold"
     except Untested as error:
         return _finding(claim, study, scale, seconds, None, UNTESTED, str(error))
-    except Exception as error:  # one broken claim must not cost the verdicts of the others
+    except (Exception, SystemExit) as error:  # one broken claim must not cost the verdicts of the others
         reason = f"{RAISED} {type(error).__name__}: {' '.join(str(error).split())}"
         return _finding(claim, study, scale, seconds, None, UNTESTED, reason)
     return _finding(claim, study, scale, seconds, measured, verdict, "")

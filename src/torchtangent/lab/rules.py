@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 
 Measured = float | Mapping[str, float]
 
@@ -85,7 +85,7 @@ class Between(Rule):
             raise ValueError(f"Between({self.low}, {self.high}) can never hold: the lower bound comes first.")
 
     def holds(self, measured: Measured) -> bool:
-        return all(self.low <= value <= self.high for value in _values(measured))
+        return all(isfinite(value) and self.low <= value <= self.high for value in _values(measured))
 
     def __str__(self) -> str:
         return f"between {number(self.low)} and {number(self.high)}"
@@ -98,7 +98,7 @@ class AtMost(Rule):
     bound: float
 
     def holds(self, measured: Measured) -> bool:
-        return all(-inf < value <= self.bound for value in _values(measured))
+        return all(isfinite(value) and value <= self.bound for value in _values(measured))
 
     def __str__(self) -> str:
         return f"at most {number(self.bound)}"
@@ -111,7 +111,7 @@ class AtLeast(Rule):
     bound: float
 
     def holds(self, measured: Measured) -> bool:
-        return all(self.bound <= value < inf for value in _values(measured))
+        return all(isfinite(value) and self.bound <= value for value in _values(measured))
 
     def __str__(self) -> str:
         return f"at least {number(self.bound)}"
@@ -129,7 +129,8 @@ class Near(Rule):
     relative: float
 
     def holds(self, measured: Measured) -> bool:
-        return all(abs(value - self.expected) <= self.relative * abs(self.expected) for value in _values(measured))
+        near = self.relative * abs(self.expected)
+        return all(isfinite(value) and abs(value - self.expected) <= near for value in _values(measured))
 
     def __str__(self) -> str:
         if self.relative < 1e-3:

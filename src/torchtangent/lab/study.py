@@ -199,6 +199,7 @@ class Study:
         ]
         claims = [(claim.id, claim.name) for claim in self.claims]
         wrong += [f"claim {name!r} of {id!r} is there twice" for id, name in claims if claims.count((id, name)) > 1]
+        wrong += [] if is_file_name(self.key) else [f"its key {self.key!r} cannot name a folder"]
         wrong += [f"part {name!r} cannot name a file" for name in parts if not is_file_name(name)]
         for i, part in enumerate(self.parts):
             wrong += [

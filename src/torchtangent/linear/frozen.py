@@ -68,6 +68,12 @@ class Frozen:
             raise ValueError("The model has a part called 'theta0', the name that the frozen weights get. Rename it.")
         owner.add_module("theta0", self.network)
 
+    def check_names(self, kind: type[nn.Module]) -> None:
+        """Refuse parts that have the names of what a module of this kind has itself."""
+        for name in dict.fromkeys(name.partition(".")[0] for name in self.places):
+            if hasattr(kind, name):
+                raise ValueError(f"The model has a part called {name!r}, as {kind.__name__} has itself. Rename it.")
+
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """f(x); only inside `at`."""
         return tensor_of(self.network(*args, **kwargs), self.output)

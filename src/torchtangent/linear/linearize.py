@@ -105,6 +105,7 @@ class Linearized(nn.Module):
         self.__trials: Counter[tuple[bool, torch.dtype | None]] = Counter()
         self.__attention = _warn_unfused(network, nn.MultiheadAttention)
         self.__recurrent = _warn_unfused(network, nn.RNNBase)
+        self.__frozen.check_names(type(self))
         for name in names:
             *path, attribute = name.split(".")
             holder: nn.Module = self

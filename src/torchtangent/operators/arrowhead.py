@@ -16,6 +16,8 @@ from torchtangent.operators.space import Space
 from torchtangent.operators.spectrum import Factorization, Spectrum, indefinite, rounding, singular, square_sum
 from torchtangent.operators.symmetric import eigh
 
+_PIVOT = 0.1  # an eliminated entry of an indefinite row, relative to the largest: a digit may be lost with it
+
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
@@ -108,7 +110,7 @@ class ArrowheadOperator(Operator):
             if bool(((d == 0) & (self.edge == 0)).any()):
                 raise singular(repr(self), damping)
             largest = torch.maximum(d.abs(), self.edge.abs()).amax(1)
-            unsafe = ~definite & (d.abs().amin(1) <= torch.finfo(self.dtype).eps ** 0.5 * largest)
+            unsafe = ~definite & (d.abs().amin(1) <= _PIVOT * largest)
         threshold = rounding(self.dtype, d.shape[1] + 1) * self.corner.abs() if damping == 0 else 0.0
         zero = schur.abs() <= threshold
         if bool((zero if unsafe is None else zero & ~unsafe).any()):

@@ -11,6 +11,7 @@ import copy
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
@@ -21,15 +22,16 @@ from torch import Tensor
 from torchtangent.notice import dtype_name
 from torchtangent.operators.autocast import without_autocast
 from torchtangent.operators.basis import Basis
-from torchtangent.operators.checks import Number, check_alike, check_real, checked_damping
+from torchtangent.operators.checks import Number, check_alike, check_real, checked_damping, constant
 from torchtangent.operators.derivative import with_slope
 from torchtangent.operators.estimate import Estimate, estimated_diagonal, estimated_trace
 from torchtangent.operators.krylov import top_eigenpairs
 from torchtangent.operators.space import Restore, Space, Vector, check_kind, tensor_columns
-from torchtangent.operators.spectrum import EXACT_LIMIT, Eigh, Factorization, Spectrum
-from torchtangent.operators.tree import converted, parts
+from torchtangent.operators.spectrum import EXACT_LIMIT, Eigh, Factorization, Spectrum, rounding
+from torchtangent.operators.tree import converted, parts, tensors
 
 Self = TypeVar("Self", bound="Operator")
+T = TypeVar("T")
 
 
 class Operator(ABC):
@@ -149,10 +151,14 @@ class Operator(ABC):
 
         It can be differentiated with respect to the damping, once: the derivative is the trace of the inverse.
         """
-        if not isinstance(damping, Tensor):
-            return self._factorize(checked_damping(damping, self.dtype)).logdet()
-        shift = checked_damping(damping.detach(), self.dtype)
-        return with_slope(self._factorize(shift).logdet(), lambda: self.inverse(shift).trace(), damping)
+        shift = checked_damping(damping.detach() if isinstance(damping, Tensor) else damping, self.dtype)
+        if not (isinstance(damping, Tensor) and damping.requires_grad):
+            return self._factorize(shift).logdet()
+        if self.matrix_free:
+            return with_slope(self._factorize(shift).logdet(), lambda: self.inverse(shift).trace(), damping)
+        spectrum, name = self._spectrum, repr(self)  # once for all dampings
+        value = spectrum.logdet(shift, name, rounding(self.dtype, self.size))
+        return with_slope(value, lambda: spectrum.inverse(shift, name).power_trace(1), damping)
 
     @without_autocast
     def eigh(self, k: int | None = None, *, seed: int = 0) -> Eigh:
@@ -216,13 +222,13 @@ class Operator(ABC):
 
         if isinstance(factor, Operator) or (isinstance(factor, Tensor) and factor.ndim > 0):
             return NotImplemented
-        return scaled(self, float(factor)).on(self.space)
+        return scaled(self, constant(factor, "A factor")).on(self.space)
 
     __rmul__ = __mul__
 
     def __truediv__(self, factor: Number) -> Operator:
         """M / factor."""
-        return NotImplemented if isinstance(factor, Operator) else self * (1 / float(factor))
+        return NotImplemented if isinstance(factor, Operator) else self * (1 / constant(factor, "A factor"))
 
     def __neg__(self) -> Operator:
         return -1.0 * self
@@ -234,7 +240,7 @@ class Operator(ABC):
         """M + damping·I."""
         from torchtangent.operators.algebra import shifted
 
-        return shifted(self, float(damping)).on(self.space)
+        return shifted(self, constant(damping, "This damping")).on(self.space)
 
     def inverse(self, damping: Number = 0.0) -> Operator:
         """(M + damping·I)⁻¹ as an operator that keeps its factorization."""
@@ -301,10 +307,19 @@ class Operator(ABC):
 
     # ---------------------------------------------------------------------------------------- inside
 
-    @cached_property
+    @property
     def _spectrum(self) -> Spectrum:
         """The eigendecomposition, computed once."""
-        return self._decompose()
+        return self._once("_kept_spectrum", self._decompose)
+
+    def _once(self, name: str, make: Callable[[], T]) -> T:
+        """What `make` returns, kept under a name; made anew each time if it is to be differentiated."""
+        if name not in self.__dict__:
+            if any(t.requires_grad for t in tensors(self)):
+                return make()
+            with torch.inference_mode(False):  # what is made there could not be used for derivatives later
+                self.__dict__[name] = make()
+        return self.__dict__[name]
 
     @cached_property
     def matrix_free(self) -> bool:

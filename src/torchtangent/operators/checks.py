@@ -32,6 +32,15 @@ def check_alike(parts: Sequence[Operator | Basis | Tensor]) -> None:
         raise ValueError(f"These parts do not go together: {said}. Convert some with .to().")
 
 
+def constant(number: Number, what: str) -> float:
+    """A number, by which nothing is differentiated."""
+    if isinstance(number, Tensor) and number.requires_grad:
+        raise ValueError(
+            f"{what} requires a gradient, which an operator would lose. Multiply the result, or .detach()."
+        )
+    return float(number)
+
+
 def checked_damping(damping: Number, dtype: torch.dtype) -> float:
     """The damping as a float; an error if it is negative, not finite in this dtype, or not a single number."""
     if isinstance(damping, Tensor) and damping.numel() != 1:

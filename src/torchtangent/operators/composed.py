@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import ClassVar, final
 
 import torch
@@ -181,9 +180,9 @@ class InverseOperator(Operator):
     def __post_init__(self) -> None:
         self._describe(self.base.size, like=self.base)
 
-    @cached_property
+    @property
     def _factor(self) -> Factorization:
-        return self.base._factorize(self.damping)
+        return self._once("_kept_factor", lambda: self.base._factorize(self.damping))
 
     def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
         return self._factor.solve(V)

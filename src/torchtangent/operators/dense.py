@@ -60,17 +60,20 @@ class DenseOperator(Operator):
         return product(self.matrix, V)
 
     def _factorize(self, damping: float) -> Factorization:
+        if self.dtype in (torch.float16, torch.bfloat16):  # torch decomposes none of these
+            wide = DenseOperator(self.matrix.float())._factorize(damping)
+            return Factorization(lambda V: wide.solve(V.float()).to(V.dtype), lambda: wide.logdet().to(self.dtype))
         A = self.matrix.clone()
         A.diagonal().add_(damping)
         L, info = torch.linalg.cholesky_ex(A)
         if info == 0:
             definite = Factorization(lambda V: torch.cholesky_solve(V, L), lambda: 2 * L.diagonal().log().sum())
-            if not self._lost(definite, L.diagonal().square(), damping):
+            if not self._lost(definite, L.diagonal().square(), damping, definite=True):
                 return definite
         else:
             LU, pivots, info = torch.linalg.lu_factor_ex(A)
             other = Factorization(lambda V: torch.linalg.lu_solve(LU, pivots, V), lambda: self._no_logdet(damping))
-            if info == 0 and not self._lost(other, LU.diagonal(), damping):
+            if info == 0 and not self._lost(other, LU.diagonal(), damping, definite=False):
                 return other
         if damping == 0:
             raise singular(repr(self), damping)
@@ -85,17 +88,20 @@ class DenseOperator(Operator):
     def _power_trace(self, power: int) -> Float[Tensor, ""]:
         return self.matrix.trace() if power == 1 else square_sum(self.matrix)
 
-    def _lost(self, factors: Factorization, pivots: Float[Tensor, " P"], damping: float) -> bool:
-        """Whether the matrix is singular up to rounding, and so is the damped one.
+    def _lost(self, factors: Factorization, pivots: Float[Tensor, " P"], damping: float, *, definite: bool) -> bool:
+        """Whether the damped matrix is singular up to rounding.
 
         Pivots tell in most cases. In the others, the smallest eigenvalue is estimated by some solves: rounding may
         leave pivots of a singular matrix that are much larger than it.
         """
-        sizes, noise = pivots.abs(), rounding(self.dtype, NOISE)
-        if not self.size or damping > noise * float(torch.linalg.matrix_norm(self.matrix)):
+        if not self.size:
             return False
-        if bool(sizes.min() <= rounding(self.dtype, self.size) * sizes.max()):
+        sizes, noise = pivots.abs(), rounding(self.dtype, NOISE)
+        damped = abs(damping) > noise * float(torch.linalg.matrix_norm(self.matrix.detach()))
+        if bool(sizes.min() <= (noise if damped else rounding(self.dtype, self.size)) * sizes.max()):
             return True
+        if damped and definite and damping > 0:
+            return False
         condition = [largest_eigenvalue(times, pivots, _STEPS) for times in (self.matrix.matmul, factors.solve)]
         return noise * condition[0] * condition[1] >= 1
 

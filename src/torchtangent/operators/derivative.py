@@ -37,7 +37,7 @@ class _Linear(torch.autograd.Function):
 
 
 def with_slope(value: Tensor, slope: Callable[[], Tensor], at: Tensor) -> Tensor:
-    """The value of a function of one number, whose derivative is computed if a backward pass asks for it."""
+    """The value of a function of one number, whose derivative by it is computed if a backward pass asks for that."""
     return _Value.apply(at, value, slope) if torch.is_grad_enabled() and at.requires_grad else value
 
 
@@ -54,5 +54,5 @@ class _Value(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     @without_autocast
-    def backward(ctx: Any, u: Tensor) -> tuple[Tensor, None, None]:
-        return (u * ctx.slope()).to(ctx.like).view_as(ctx.like), None, None
+    def backward(ctx: Any, u: Tensor) -> tuple[Tensor, Tensor, None]:
+        return (u * ctx.slope()).to(ctx.like).view_as(ctx.like), u, None

@@ -178,6 +178,8 @@ class Spectrum:
         smallest, largest = (self._extremes + damping).tolist()
         closest, size = smallest if smallest > 0 else float(shifted.abs().min()), max(abs(smallest), abs(largest))
         threshold = tolerance * size if damping == 0 else 0.0
+        if smallest < 0 or damping < 0:  # then eigenvalues may cancel the damping
+            threshold = max(threshold, rounding(self.values.dtype, NOISE) * max(size, abs(damping)))
         if closest <= threshold or (self.missing and self.rest + damping == 0):
             raise singular(name, damping)
         if damping > 0 and closest <= self.noise * size:
@@ -210,10 +212,12 @@ def thin_spectrum(rows: Float[Tensor, "R P"]) -> Spectrum:
     P × P matrix is formed and the basis is orthonormal to machine precision.
     """
     tall = rows.shape[0] >= rows.shape[1]
-    Q, R = (None, rows.T) if tall else torch.linalg.qr(rows.T)
+    half = rows.dtype in (torch.float16, torch.bfloat16)
+    Q, R = (None, rows.T) if tall else torch.linalg.qr((rows.float() if half else rows).T)
     R = R.double()  # or the rounding of squares would swamp small eigenvalues
     values, vectors = (t.to(rows.dtype) for t in eigh(R @ R.T))
-    return Spectrum(values.clamp(min=0), Columns(vectors if Q is None else Q @ vectors))  # negative by rounding only
+    vectors = vectors if Q is None else (Q @ vectors.to(Q.dtype)).to(rows.dtype)
+    return Spectrum(values.clamp(min=0), Columns(vectors))  # negative by rounding only
 
 
 def square_sum(t: Tensor) -> Float[Tensor, ""]:

@@ -15,6 +15,7 @@ _STRIPS = 8
 _NARROW = 16  # columns: with fewer, CPUs add row after row, and the rounding error grows with the number of rows
 _ROWS = 4096  # rows at a time in that case
 _JACOBI = 512  # rows of the largest float32 matrix that a GPU decomposes by Jacobi's method
+_APART = 100  # units of rounding between eigenvalues with which torch's derivatives of eigenvectors are of use
 _TURNED = 2048  # rows that are transposed at a time, as oneDNN needs them
 
 
@@ -75,7 +76,9 @@ def eigh(M: Float[Tensor, "*G n n"]) -> tuple[Float[Tensor, "*G n"], Float[Tenso
     are, from the start, float32 matrices of up to 512 rows on a GPU, to which torch applies Jacobi's method: that takes
     two to three times as long and may lose three digits of the eigenvectors.
     """
-    first = torch.float64 if M.is_cuda and M.dtype == torch.float32 and M.shape[-1] <= _JACOBI else M.dtype
+    half = M.dtype in (torch.float16, torch.bfloat16)  # torch decomposes none of these
+    small = M.is_cuda and M.dtype == torch.float32 and M.shape[-1] <= _JACOBI
+    first = torch.float64 if half or small else M.dtype
     for dtype in dict.fromkeys((first, torch.float64)):
         try:
             values, vectors = torch.linalg.eigh(M.to(dtype))
@@ -83,9 +86,25 @@ def eigh(M: Float[Tensor, "*G n n"]) -> tuple[Float[Tensor, "*G n"], Float[Tenso
             why = str(error).splitlines()[0]
             continue
         if bool(torch.isfinite(vectors).all()):
+            if vectors.requires_grad and _repeat(values.detach()):
+                vectors.register_hook(_refuse)
             return values.to(M.dtype), vectors.to(M.dtype)
         why = "the result has NaN"
     if not bool(torch.isfinite(M).all()):
         why = "it has NaN or infinity"
     shape = " × ".join(map(str, M.shape))
     raise torch.linalg.LinAlgError(f"A symmetric matrix ({shape}) could not be decomposed: {why}.")
+
+
+def _repeat(values: Float[Tensor, "*G n"]) -> bool:
+    """Whether two eigenvalues of a matrix are equal, but for rounding."""
+    largest = values.abs().amax(-1, keepdim=True) if values.numel() else values
+    return bool((values.diff(dim=-1) <= _APART * torch.finfo(values.dtype).eps * largest).any())
+
+
+def _refuse(grad: Tensor) -> None:
+    if bool((grad != 0).any()):
+        raise RuntimeError(
+            "Some eigenvalues of a matrix are equal, and torch's derivatives of its eigenvectors are wrong there. What "
+            "is computed without them can be differentiated: products, DenseOperator's solve and logdet, predict.ridge."
+        )

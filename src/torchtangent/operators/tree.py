@@ -28,6 +28,19 @@ def parts(node: Any, kind: type) -> Iterator[Any]:
             pending.extend(value)
 
 
+def tensors(node: Any) -> Iterator[Tensor]:
+    """All tensors that an operator or a basis is made of."""
+    pending = [node]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, tuple | list):
+            pending.extend(value)
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type | Space | Place):
+            pending.extend(fields(value).values())
+
+
 def converted(node: Any, dtype: torch.dtype | None, device: torch.device | None) -> Any:
     """The same composition with every tensor in another dtype or on another device."""
     match node:

@@ -18,7 +18,7 @@ from torchtangent.optim.attention import MATRICES, projection_of
 from torchtangent.optim.channels import ChannelsLayer
 from torchtangent.optim.layer import Layer, Weight
 from torchtangent.optim.matrix import MatrixLayer
-from torchtangent.optim.recorded import Batch
+from torchtangent.optim.recorded import Batch, LayerCall, LayerUse
 from torchtangent.optim.vector import VectorLayer
 
 RESTS = ("block", "diagonal", "plain")
@@ -120,6 +120,8 @@ class Partition:
             pieces = [use[key] for path, key in home for use in by_path.get(path, []) if key in use]
             if len({(type(p), getattr(p, "order", ()), getattr(p, "groups", 1)) for p in pieces}) > 1:
                 self.demote(name, "tied between layers of different kinds")
+            elif len(pieces) > 1 and batch.samples > 1 and any(_of_anyone(u) for p, _ in home for u in batch.uses[p]):
+                self.demote(name, "used several times, with samples in an order that is not known")
             elif pieces:
                 found[name] = merge(pieces)
         return {name: jacobian for name, jacobian in found.items() if name not in self.unseen}
@@ -163,6 +165,11 @@ class Partition:
 def _kind(module: nn.Module) -> str:
     # The type of attention's output projection, which is never called: attention uses its weight.
     return "MultiheadAttention" if isinstance(module, NonDynamicallyQuantizableLinear) else type(module).__name__
+
+
+def _of_anyone(use: LayerUse) -> bool:
+    """Whether the graph shows that the rows of a use may belong to any sample."""
+    return isinstance(use, LayerCall) and use.stride.value == 0
 
 
 def _linear(module: nn.Module, shape: torch.Size, name: str, bias: str | None, *, sua: bool) -> Layer:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from torchtangent.jacobians.modes import unwrapped
 from torchtangent.jacobians.select import Params
+from torchtangent.notice import warn
 from torchtangent.operators.autocast import no_autocast
 from torchtangent.optim.amp import Scales, scales
 from torchtangent.optim.attempt import Update, attempt
@@ -159,6 +160,11 @@ class Preconditioned(Optimizer):
         params = [p for group in self.param_groups for p in group["params"]]
         for key, p in zip(keys, params, strict=True):  # torch has rounded them to the parameter's dtype
             self.state[p].update({k: t.to(p.device, copy=True) for k, t in state_dict["state"].get(key, {}).items()})
+        if self.recorder.samples and any(p.grad is not None for p in params):
+            warn(
+                f"{self.method.kind}: a state was loaded between a backward pass and step(). What was recorded of that "
+                "pass is gone, but its gradients are there: call zero_grad() before the next."
+            )
         self.recorder.clear()
         self._prepare_recorder()
 
@@ -278,7 +284,9 @@ class Preconditioned(Optimizer):
         """The gradients of the parameters to be moved; a warning if some or all will not move."""
         present = {name: p for name, p in self._chosen.items() if p.requires_grad and p.grad is not None}
         self.notices.late(name for name in present if name not in self._params)
-        grads = {name: amp.readable(p.grad) for name, p in self._params.items() if p.grad is not None}
+        grads = {
+            name: amp.readable(p.grad) for name, p in self._params.items() if name in present and p.grad is not None
+        }
         if self._params and not grads:
             self.notices.no_gradients()
         return grads

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import torch
 from jaxtyping import Float
@@ -52,6 +52,12 @@ class SuperNat(Optimizer):
         >>> bool((opt.eigenvalues <= torch.tensor([[4.0], [1.0]])).all())
         True
     """
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            "SuperNat cannot be copied or pickled: it lives with the hooks on its model. Make a new one for the copied "
+            "model, and load_state_dict(opt.state_dict())."
+        )
 
     def __init__(self, model: nn.Linear, x: Float[Tensor, "N I"], lr: float, *, scale: str | float = "max") -> None:
         if type(model) is not nn.Linear:

@@ -30,7 +30,7 @@ def check_symmetric(block: Tensor, dtype: torch.dtype) -> None:
 
 def check_some_rows(K: Matrix) -> None:
     """Refuse K if it is not finite or not symmetric, judging by some of its rows."""
-    few = torch.linspace(0, K.shape[0] - 1, min(K.shape[0], _FEW), device=K.device).long()
+    few = torch.linspace(0, K.shape[0] - 1, min(K.shape[0], _FEW), dtype=torch.float64, device=K.device).long()
     check_symmetric(K.rows(few)[:, few], K.dtype)
 
 
