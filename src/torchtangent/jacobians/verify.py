@@ -178,7 +178,8 @@ def _check_gradients_apart(capture: Capture, x: Inputs, together: Trace, chosen:
         torch.stack(torch._foreach_norm([wide(t) for t in tensors], 2, torch.float64))
         for tensors in ([g - alone[name] for name, g in gradients.items()], gradients.values())
     )
-    if float(gaps.norm()) <= capture.rounding(f) ** 0.5 * float(sizes.norm()):
+    gap, total = float(gaps.norm()), float(sizes.norm())
+    if gap <= capture.rounding(f) ** 0.5 * total or not math.isfinite(total):  # infinite: an error where it is wanted
         return
     if bool((size[chosen] > 0).all()) and _is_rounding(capture.network, x, 0):
         return

@@ -100,7 +100,7 @@ class DenseOperator(Operator):
         damped = abs(damping) > noise * float(torch.linalg.matrix_norm(self.matrix.detach()))
         if bool(sizes.min() <= (noise if damped else rounding(self.dtype, self.size)) * sizes.max()):
             return True
-        if damped and definite and damping > 0:
+        if damped and definite and damping > 0 and bool(sizes.min() > torch.finfo(self.dtype).eps ** 0.5 * sizes.max()):
             return False
         condition = [largest_eigenvalue(times, pivots, _STEPS) for times in (self.matrix.matmul, factors.solve)]
         return noise * condition[0] * condition[1] >= 1

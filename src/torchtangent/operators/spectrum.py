@@ -178,8 +178,9 @@ class Spectrum:
         smallest, largest = (self._extremes + damping).tolist()
         closest, size = smallest if smallest > 0 else float(shifted.abs().min()), max(abs(smallest), abs(largest))
         threshold = tolerance * size if damping == 0 else 0.0
-        if smallest < 0 or damping < 0:  # then eigenvalues may cancel the damping
-            threshold = max(threshold, rounding(self.values.dtype, NOISE) * max(size, abs(damping)))
+        noise = rounding(self.values.dtype, NOISE) * max(size, abs(damping))
+        if min(smallest - damping, damping) < -noise:  # eigenvalues may cancel the damping
+            threshold = max(threshold, noise)
         if closest <= threshold or (self.missing and self.rest + damping == 0):
             raise singular(name, damping)
         if damping > 0 and closest <= self.noise * size:
