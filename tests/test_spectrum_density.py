@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import sys
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 import torchtangent as tt
 from torchtangent.operators import ImplicitOperator
+from torchtangent.operators.estimate import Estimate
 from torchtangent.spectrum import Density, density
 
 module = sys.modules[density.__module__]  # the package has the function under its name
@@ -101,6 +103,22 @@ def test_errors_cover_a_quadrature_with_too_few_steps() -> None:
         assert abs(value - (kernel + 0.01).log().sum()) < 3 * error
         value, error = density(rotated(flat), steps=16, seed=seed).below(0.0)
         assert abs(value - 0.5) < 3 * error
+
+
+def test_errors_of_fractions_know_the_weight_of_clusters() -> None:
+    """Most eigenvalues are within rounding of zero, and a point that stands for them all is on either side of it."""
+    lam = torch.cat([torch.linspace(-1, -0.1, 10), 1e-9 * torch.linspace(-3, 1, 60), torch.linspace(0.1, 3, 10)])
+    M = rotated(lam.double())
+    for seed in range(10):
+        whole = density(M, steps=80, probes=4, seed=seed)
+        for value in (-0.5, -0.05, -1e-6, 0.0, 1e-6, 1.0):
+            exact = whole.below(value)
+            for steps in (4, 8, 16, 24):
+                fraction, error = density(M, steps=steps, probes=4, seed=seed).below(value)
+                assert abs(fraction - exact.value) <= error + 1e-12
+            assert error > 0.1 if value == 0.0 else error < 2 * exact.standard_error + 0.03
+    found = density(torch.diag(torch.tensor([-1.0, 0.0, 2.0])), steps=3)
+    torch.testing.assert_close(found.below(-0.5), Estimate(torch.tensor(1 / 3).double(), torch.tensor(0.0).double()))
 
 
 def test_no_step_is_lost_to_an_eigenvalue_found_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +224,8 @@ def test_unknown_errors_are_nan() -> None:
     found = density(M, steps=5)
     alone = Density(found.points, found.weights, found.size)
     assert alone.below(0.5).value == found.below(0.5).value
-    assert alone.below(0.5).standard_error.isnan()
+    assert alone.trace(torch.exp).standard_error.isnan()
+    assert density(M, probes=1).below(0.5).standard_error.isnan()
 
 
 @pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the shape checks would speak first")

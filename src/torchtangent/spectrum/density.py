@@ -28,7 +28,7 @@ _BASIS = 2**25  # the most numbers in the bases that are held at once; without r
 class Density:
     """An estimate of (1/N) Σ_j δ(λ − λ_j): for each probe, some points with weights that sum to one.
 
-    The errors of what is estimated from it are √(a² + b²). Here a is the standard error of the mean over probes, and b
+    The errors of traces that are estimated from it are √(a² + b²). Here a is the standard error of the mean over probes, and b
     stands for the quadrature's own error, which does not fall with the number of probes: it is the difference to the
     same estimate from half as many steps. It is more than what is left where the estimate converges fast, and about as
     much where it converges slowly; it is no bound. Probes whose Krylov space has ended are exact and add nothing to b.
@@ -45,6 +45,7 @@ class Density:
     weights: Float[Tensor, "K S"]
     size: int
     _half: Density | None = None  # from half as many steps of the same iterations
+    _residuals: Float[Tensor, "K S"] | None = None  # ‖Mq − θq‖ for each point θ and the unit vector q that it is of
 
     def __repr__(self) -> str:
         probes, steps = self.points.shape
@@ -71,15 +72,37 @@ class Density:
         return Estimate(value, torch.hypot(spread / math.sqrt(len(totals)), value - half))
 
     def below(self, value: float) -> Estimate:
-        """An estimate of the fraction of eigenvalues that are smaller than a value, with the error of a trace.
+        """An estimate of the fraction of eigenvalues that are smaller than a value, with its error.
 
-        Two quadratures may miss the same eigenvalues, for instance those between the value and the smallest point, and
-        agree. What a probe says is certain only to within the weights of the points next to the value on both sides.
+        The error is √(a² + b²), for the standard error a of the mean over probes and a bound b on how far that mean is
+        from what the same probes would say after all steps (in exact arithmetic). It is large where the value is within
+        a cluster of many eigenvalues, as zero often is for a Hessian: a small multiple of the largest eigenvalue on
+        either side of zero says more.
+
+        Reference:
+            The inequalities of Chebyshev, Markov and Stieltjes: Golub and Meurant, Matrices, moments and quadrature.
         """
         number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
         if not isinstance(number, Real) or math.isnan(number):
             raise ValueError(f"value should be a number, got {value!r:.60}.")
-        return Estimate(*(t / self.size for t in self.trace(lambda points: (points < float(number)).to(points))))
+        left = self.points < float(number)
+        fractions = torch.where(left, self.weights, 0).sum(1)
+        spread = fractions.std() if len(fractions) > 1 else fractions.new_tensor(math.nan)
+        bound = self._misplaced(float(number), left).mean()
+        return Estimate(fractions.mean(), torch.hypot(spread / math.sqrt(len(fractions)), bound))
+
+    def _misplaced(self, value: float, left: Bool[Tensor, "K S"]) -> Float[Tensor, " K"]:
+        """For each probe, a bound on the weight that points on one side of a value have of eigenvalues on the other.
+
+        It is at most the weight of the next point on either side. And a vector of residual r has at most the part r/δ
+        in eigenvectors whose eigenvalues are further than δ, so it is at most (Σ √w · min(1, r/δ))², too.
+        """
+        place, padded = left.sum(1, keepdim=True), torch.nn.functional.pad(self.weights, (1, 1))
+        beside = torch.maximum(padded.gather(1, place), padded.gather(1, place + 1))[:, 0]
+        if self._residuals is None:
+            return beside
+        parts = torch.where(self._residuals > 0, self._residuals / (self.points - value).abs(), 0).clamp(max=1)
+        return torch.minimum(beside, (self.weights.sqrt() * parts).sum(1).square())
 
     def _totals(self, function: Callable[[Tensor], Tensor]) -> Float[Tensor, " K"]:
         """The quadrature of zᵀf(M)z for each probe."""
@@ -167,15 +190,16 @@ def density(
         for k in torch.arange(probes).split(max(1, min(64, ENTRIES // size, room))):
             signs = torch.randint(0, 2, (size, len(k)), generator=generator, dtype=torch.int8, device="cpu")
             found.append(_tridiagonal(source, (2 * signs - 1).to(source.device, source.dtype), steps, bar))
-        T, ended = (torch.cat(parts) for parts in zip(*found, strict=True))
-        half = Density(*_quadrature(_halved(T, ended)), size) if steps > 1 else None
-        return Density(*_quadrature(T), size, half)
+        T, beta = (torch.cat(parts) for parts in zip(*found, strict=True))
+        half = Density(*_quadrature(_halved(T, beta == 0))[:2], size) if steps > 1 else None
+        points, weights, last = _quadrature(T)
+        return Density(points, weights, size, half, beta.unsqueeze(1) * last)
 
 
-def _quadrature(T: Float[Tensor, "K S S"]) -> tuple[Float[Tensor, "K S"], Float[Tensor, "K S"]]:
-    """The points and weights of e₁ᵀf(T)e₁."""
+def _quadrature(T: Float[Tensor, "K S S"]) -> tuple[Float[Tensor, "K S"], Float[Tensor, "K S"], Float[Tensor, "K S"]]:
+    """The points and weights of e₁ᵀf(T)e₁, and how much of the last step's vector each point has."""
     points, vectors = torch.linalg.eigh(T)
-    return points, vectors[:, 0].square()
+    return points, vectors[:, 0].square(), vectors[:, -1].abs()
 
 
 def _halved(T: Float[Tensor, "K S S"], ended: Bool[Tensor, " K"]) -> Float[Tensor, "K S S"]:
@@ -187,8 +211,11 @@ def _halved(T: Float[Tensor, "K S S"], ended: Bool[Tensor, " K"]) -> Float[Tenso
 
 def _tridiagonal(
     source: Matrix, Z: Float[Tensor, "N K"], steps: int, bar: Progress
-) -> tuple[Float[Tensor, "K S S"], Bool[Tensor, " K"]]:
-    """T of the Lanczos iteration from each column, diagonal from where its Krylov space ends; and whether it does."""
+) -> tuple[Float[Tensor, "K S S"], Float[Tensor, " K"]]:
+    """T of the Lanczos iteration from each column, diagonal from where its Krylov space ends; and β after the last step.
+
+    That is zero if the space has ended.
+    """
     Q, before = Z / math.sqrt(len(Z)), torch.zeros_like(Z)
     basis = Z.new_empty(Z.shape[1], steps if len(Z) * steps <= _BASIS else 0, len(Z))
     alphas, betas = [], [torch.zeros(Z.shape[1], dtype=torch.float64, device=Z.device)]
@@ -216,4 +243,4 @@ def _tridiagonal(
     diagonal[:, 1:] = torch.where(off == 0, diagonal[:, :1], diagonal[:, 1:])
     T = torch.diag_embed(diagonal) + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
     check_numbers(T.sum())
-    return T, betas[-1] == 0
+    return T, betas[-1]
