@@ -28,11 +28,12 @@ _BASIS = 2**25  # the most numbers in the bases that are held at once; without r
 class Density:
     """An estimate of (1/N) Σ_j δ(λ − λ_j): for each probe, some points with weights that sum to one.
 
-    The errors of traces are √(a² + b²). Here a is the standard error of the mean over probes, and b stands for the quadrature's own error, which does not fall with the number of probes: it is the difference to the
-    same estimate from half as many steps. It is more than what is left where the estimate converges fast, and about as
-    much where it converges slowly; it is no bound. Probes whose Krylov space has ended are exact and add nothing to b.
-    The error is NaN where one of the two is unknown: for a single probe, for a single step (which has no half), and for
-    a Density made of points and weights alone.
+    The errors of traces are √(a² + b²). Here a is the standard error of the mean over probes, and b stands for the
+    quadrature's own error, which does not fall with the number of probes: it is the difference to the same estimate
+    from half as many steps. It is more than what is left where the estimate converges fast, and about as much where it
+    converges slowly; it is no bound. Probes whose Krylov space has ended are exact and add nothing to b. The error is
+    NaN where one of the two is unknown: for a single probe, for a single step (which has no half), and for a Density
+    made of points and weights alone.
 
     Attributes:
         points: (probes, steps), Ritz values, in ascending order; all lie between the extreme eigenvalues.
@@ -211,7 +212,7 @@ def _halved(T: Float[Tensor, "K S S"], ended: Bool[Tensor, " K"]) -> Float[Tenso
 def _tridiagonal(
     source: Matrix, Z: Float[Tensor, "N K"], steps: int, bar: Progress
 ) -> tuple[Float[Tensor, "K S S"], Float[Tensor, " K"]]:
-    """T of the Lanczos iteration from each column, diagonal from where its Krylov space ends; and the last β, then zero."""
+    """T of the Lanczos iteration from each column, diagonal from where its Krylov space ends; and the last β, zero there."""
     Q, before = Z / math.sqrt(len(Z)), torch.zeros_like(Z)
     basis = Z.new_empty(Z.shape[1], steps if len(Z) * steps <= _BASIS else 0, len(Z))
     alphas, betas = [], [torch.zeros(Z.shape[1], dtype=torch.float64, device=Z.device)]
