@@ -501,6 +501,24 @@ def test_hessian(sizes: tuple[int, ...]) -> None:
     assert_close(H.dense(), expected)
 
 
+def test_batches_of_other_lengths() -> None:
+    """Sequences of 5 and of 6 tokens; the graphs of implicit products are kept all the same."""
+    model = nn.Sequential(nn.Embedding(7, 4), nn.Tanh(), nn.Linear(4, 7)).double()
+    data = [(torch.randint(7, (4, t)), torch.randint(7, (4, t))) for t in (5, 6)]
+    v = torch.randn(63, dtype=torch.float64)
+
+    def loss(f: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(f.transpose(1, 2), y)
+
+    H = sum(true_hessian(model, x, y, loss) for x, y in data) / 2
+    assert_close(tt.hessian(model, data, loss) @ v, H @ v)
+    F = tt.fisher(model, data, tt.Implicit)
+    expected = tt.fisher(model, data, tt.Dense) @ v
+    for _ in range(6):
+        assert_close(F @ v, expected)
+    assert F.matmat._kept
+
+
 def test_hessian_of_one_batch() -> None:
     model, x, y = setting("mlp", "gaussian")
     H = tt.hessian(model, (x, y), nn.functional.mse_loss)

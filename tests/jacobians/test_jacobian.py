@@ -509,30 +509,88 @@ class Clipped(nn.Module):
 class Table(nn.Module):
     """A table with a padding row, outside of a module."""
 
-    def __init__(self) -> None:
+    def __init__(self, how: str) -> None:
         super().__init__()
-        self.table, self.head = nn.Parameter(torch.randn(6, 3)), nn.Linear(3, 2)
+        self.table, self.head, self.how = nn.Parameter(torch.randn(6, 3)), nn.Linear(3, 2), how
 
     def forward(self, t: Tensor) -> Tensor:
-        return self.head(nn.functional.embedding(t, self.table, padding_idx=0).tanh().mean(1))
+        if self.how == "padding":
+            rows = nn.functional.embedding(t, self.table, padding_idx=0)
+        else:
+            rows = torch.embedding(self.table, t, 0)
+        return self.head(rows.tanh().mean(1))
+
+
+def left_out(how: str) -> tuple[nn.Module, Tensor]:
+    """A model, and a batch in whose first samples nothing is left out."""
+    if how in ("padding", "torch.embedding"):
+        x = torch.randint(1, 6, (5, 4))
+        x[2:, 2:] = 0
+        return Table(how).double(), x
+    x = 0.1 * torch.randn(5, 3, dtype=torch.float64)
+    x[2:] *= 100
+    return Clipped(how).double(), x
+
+
+LEFT_OUT = pytest.mark.parametrize("how", ["no_grad", "data", "padding", "torch.embedding"])
 
 
 @pytest.mark.usefixtures("quiet")
-@pytest.mark.parametrize("how", ["no_grad", "data", "padding"])
+@LEFT_OUT
 def test_what_reverse_mode_leaves_out_behind_the_first_samples(how: str) -> None:
     """Forward mode agrees with it on the samples that are looked at first."""
-    model = (Table() if how == "padding" else Clipped(how)).double()
-    x = 0.1 * torch.randn(5, 3, dtype=torch.float64)
-    x[2:] *= 100
-    if how == "padding":
-        x = torch.randint(1, 6, (5, 4))
-        x[2:, 2:] = 0
+    model, x = left_out(how)
     D = oracle.jacobian(model, x)
     J, v = tt.jacobian(model, x), torch.randn(D.shape[-1], dtype=torch.float64)
     assert_close(J @ v, D @ v)
     F = tt.fisher(model, (x, None), tt.Implicit, likelihood="gaussian")
     for _ in range(5):
         assert_close(F @ v, torch.einsum("ncp,nc->p", D, D @ v) / len(x))
+
+
+@pytest.mark.usefixtures("quiet")
+@LEFT_OUT
+def test_what_reverse_mode_leaves_out_of_later_batches_of_a_linearized_network(how: str) -> None:
+    model, x = left_out(how)
+    lin, D = tt.linearize(model), oracle.jacobian(model, x)
+    v = 0.1 * torch.randn(D.shape[-1], dtype=torch.float64)
+    with torch.no_grad():
+        for p, step in zip(lin.parameters(), v.split([p.numel() for p in lin.parameters()]), strict=True):
+            p += step.view_as(p)
+    for _ in range(3):
+        lin(x[:2])
+    assert_close(lin(x) - model(x), D @ v)
+
+
+def test_a_padding_row_of_a_table_that_is_not_chosen() -> None:
+    model = nn.Sequential(nn.Embedding(6, 3, padding_idx=0), nn.Flatten(), nn.Linear(6, 2)).double()
+    J = tt.jacobian(model, torch.randint(6, (4, 2)), params="2.*")
+    v = torch.randn(14, dtype=torch.float64)
+    assert_close(J @ v, J.dense() @ v)  # no warning of a slower way
+
+
+def test_directions_in_which_nothing_changes_keep_forward_mode() -> None:
+    """Rounding alone must not look like a way that is wrong: J v is zero behind a LayerNorm if v is constant there."""
+    model, x = nn.Sequential(nn.LayerNorm(30, elementwise_affine=False), nn.Linear(30, 3)), torch.randn(8, 30)
+    v = {"1.weight": torch.randn(3, 1).expand(3, 30).contiguous(), "1.bias": torch.zeros(3)}
+    assert (tt.fisher(model, (x, None), tt.Implicit) @ v)["1.weight"].norm() < 1e-5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_outputs_in_a_coarser_dtype(seed: int) -> None:
+    torch.manual_seed(seed)
+    model, x = nn.Sequential(nn.Linear(30, 80), nn.Tanh(), nn.Linear(80, 20)), torch.randn(5, 30)
+    J, v = oracle.jacobian(model, x), torch.randn(4100)
+    assert_close((tt.jacobian(model, x, output=lambda f: f.bfloat16()) @ v).float(), J @ v, 0.02)
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.float16, 1e-6), (torch.float32, 1e20), (torch.float32, 1e-25)])
+def test_forward_mode_of_gradients_of_any_size(dtype: torch.dtype, scale: float) -> None:
+    model, x = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)), torch.randn(5, 3)
+    v = torch.randn(50)
+    found = tt.jacobian(model.to(dtype), x.to(dtype), output=lambda f: f * scale) @ v.to(dtype)
+    expected = oracle.jacobian(model.double(), x.to(dtype).double()) @ v.to(dtype).double()
+    assert_close(found.double() / scale, expected, 0.05 if dtype == torch.float16 else 1e-5)
 
 
 def test_constants_without_gradients_keep_forward_mode() -> None:

@@ -172,7 +172,14 @@ class Offset(nn.Module):
 
 
 @pytest.mark.parametrize("offset", [0.0, 500.0, 5000.0])
-@pytest.mark.parametrize("mix", [lambda h: nn.functional.dropout(h, 0.1), lambda h: h - h.mean(0)])
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda h: nn.functional.dropout(h, 0.1),
+        lambda h: h - h.mean(0),
+        lambda h: torch.cat([h[:1], h[1:] - h[:-1]]),  # which spares the first sample
+    ],
+)
 def test_mixing_and_chance_behind_a_large_constant(mix: Callable[[Tensor], Tensor], offset: float) -> None:
     torch.manual_seed(0)
     x = torch.randn(6, 3)
@@ -315,6 +322,8 @@ def test_mixing_and_chance_before_a_head_of_zeros(change: Callable[[Tensor], Ten
     model, x = Behind(change).double(), torch.randn(5, 3, dtype=torch.float64)
     with pytest.raises(ValueError, match="gradient of a sample's output by 'head"):
         tt.jacobian(model, x)
+    with pytest.raises(ValueError, match="gradient of a sample's output by 'head"):
+        tt.jacobian(Behind(lambda h: h - 0.01 * change(h)), x.float())
     plain = Behind(torch.sin).double()
     assert_close(tt.jacobian(plain, x).dense(), oracle.jacobian(plain, x))
 

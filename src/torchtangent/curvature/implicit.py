@@ -143,8 +143,9 @@ class HessianProduct:
         """H V for the loss of a batch: the derivatives of its gradient along V."""
         params = list(self.capture.params.values())
         with self.capture.network.undisturbed():
-            f = self.capture.network(x, as_returned=True)
-            self.capture.compare(x, f.detach().view(len(f), *self.capture.output_shape))
+            f = self.capture.network(x)
+            self.capture.compare(x, f.detach())
+            f = self.capture.network.as_returned(f)
             if check is not None:
                 check(f, y)
             grads = torch.autograd.grad(self.loss(f, y), params, create_graph=True, materialize_grads=True)

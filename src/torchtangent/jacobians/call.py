@@ -63,10 +63,10 @@ class Network:
                 if p is not None:
                     self._names[id(p)].append(f"{path}.{attribute}" if path else attribute)
 
-    def __call__(self, x: Inputs, params: Mapping[int, Tensor] | None = None, *, as_returned: bool = False) -> Tensor:
+    def __call__(self, x: Inputs, params: Mapping[int, Tensor] | None = None) -> Tensor:
         """The outputs for a batch; `params` maps the id of a parameter to what stands in for it.
 
-        Outputs (N,) are (N, 1) here, unless they are wanted `as_returned`.
+        Outputs (N,) are (N, 1) here: `as_returned` undoes that.
         """
         x = map_leaves(self._own, x)
         inputs, targets = (x, None) if self.loss is None else without_targets(x)
@@ -95,7 +95,7 @@ class Network:
             f = pick(result, self.output, n, flatten=self.flatten)
             if self.flatten or f.shape[1:] == (1,):
                 self._returned = find(result, self.output).shape[1:]
-            return self.as_returned(f) if as_returned else f
+            return f
         except (RuntimeError, TypeError, IndexError, ValueError) as error:
             if callable(self.output):
                 error.add_note(

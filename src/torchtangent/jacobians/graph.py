@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +17,7 @@ else:
 
 
 _WITH_INDEX = {f"{name}Backward0" for name in ("Embedding", "Gather", "Index", "IndexAdd", "IndexSelect", "ScatterAdd")}
+_TABLES = ("EmbeddingBackward0", "EmbeddingBagBackward0")
 
 
 class User(NamedTuple):
@@ -81,6 +82,16 @@ class Graph:
         known = {t.data_ptr() for t in _plain(without)}
         saved = {t.data_ptr(): t.nbytes for node in self.nodes for t in _plain(_saved_by(node))}
         return sum(size for address, size in saved.items() if address not in known)
+
+
+def padding_rows(graph: Graph, chosen: Container[int]) -> bool:
+    """Whether a table has a padding row and is a chosen parameter (by its id), or computed from some."""
+    for node in graph.nodes:
+        if type(node).__name__ in _TABLES and signed(node._saved_padding_idx) >= 0:  # type: ignore[attr-defined]
+            leaf = getattr(node.next_functions[0][0], "variable", None)
+            if leaf is None or id(leaf) in chosen:
+                return True
+    return False
 
 
 def shape_of(node: Any) -> torch.Size:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from torchtangent.jacobians.call import float32_products, pull_back
 from torchtangent.jacobians.capture import Capture
-from torchtangent.jacobians.inputs import Inputs, batch_size, check_finite, take, wide
+from torchtangent.jacobians.graph import Graph, padding_rows
+from torchtangent.jacobians.inputs import Inputs, batch_size, check_finite, norms, take, wide
 from torchtangent.jacobians.verify import noise
 
 Tangent = dict[str, Tensor]
@@ -38,11 +39,11 @@ def push(
     """f(x) and J v, by the first way that works for this model; with `graph`, f keeps its graph if the way has one.
 
     Forward mode is the fastest, but it does not support all layers, and it differs from reverse mode where a model uses
-    `no_grad` or an embedding has a padding row (see `_LeftOut`). So each way is first checked against the adjoint on a
+    `no_grad` or an embedding has a padding row (see `LeftOut`). So each way is first checked against the adjoint on a
     few samples: ⟨u, Jv⟩ = ⟨Jᵀu, v⟩. v is converted to the dtype of the parameters.
     """
     v = {name: t.to(capture.params[name].dtype) for name, t in v.items()}
-    few = take(x, slice(0, min(2, batch_size(x))))
+    few = _few(x)
     if capture.push is None:
         capture.push = _choose(capture, few)
     if graph and capture.push_with_graph is None:  # a checkpoint inside the model, for instance, does not allow it
@@ -56,18 +57,23 @@ def push(
 def push_otherwise(
     capture: Capture, x: Inputs, v: Tangent
 ) -> tuple[Float[Tensor, "N *out"], Float[Tensor, "N *out"]] | None:
-    """The same by reverse mode from now on, after the way so far disagreed with it; None if it is reverse mode."""
-    if capture.push in _SLOW:
+    """The same by reverse mode from now on, if the way so far disagrees with it on this batch; None if it does not."""
+    if capture.push is not _forward or not (why := _failure(_forward, capture, x)):
         return None
-    capture.push, capture.push_with_graph = _twice_reverse, None
-    capture.say_once("forward-mode", f"J @ v takes {_SLOW[_twice_reverse]} (exact, but slower): {_DISAGREES}.")
+    capture.push, capture.push_with_graph = _choose(capture, _few(x), {_forward: why}), None
     return push(capture, x, v, graph=True)
 
 
-def _choose(capture: Capture, x: Inputs) -> Way:
-    """The first way that works; warns if it is a slow one."""
-    failures: dict[Way, str] = {}
+def _few(x: Inputs) -> Inputs:
+    return take(x, slice(0, min(2, batch_size(x))))
+
+
+def _choose(capture: Capture, x: Inputs, failed: Mapping[Way, str] | None = None) -> Way:
+    """The first way that works and is not known to have failed; warns if it is a slow one."""
+    failures = dict(failed or {})
     for way in (_forward, *_SLOW):
+        if way in failures:
+            continue
         failures[way] = _failure(way, capture, x)
         if failures[way]:
             continue
@@ -79,86 +85,68 @@ def _choose(capture: Capture, x: Inputs) -> Way:
     raise RuntimeError(f"J @ v fails for {type(capture.model).__name__} in every way ({said}).")
 
 
-def has_padding(module: nn.Module) -> bool:
-    """Whether a module is an embedding with a padding row, which forward mode (wrongly) differentiates."""
-    return isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.padding_idx is not None
-
-
+@float32_products()
 def _failure(way: Way, capture: Capture, x: Inputs, *, graph: bool = False) -> str:
     """Why a way fails or is not the adjoint of `pull`; empty if it works."""
-    left_out = _LeftOut()
-
-    def forth(v: Tangent) -> tuple[Tensor, Tensor]:
-        return way(capture, x, v, graph)
-
-    def back(u: Tensor, f: Tensor | None) -> Tangent:
-        with left_out if f is None else nullcontext():
-            return pull(capture, x, u, f)
-
+    left_out = LeftOut(id(p) for p in capture.params.values())
     try:
-        adjoint = _adjoint(capture, batch_size(x), forth, back, graph=graph)
+        with capture.network.undisturbed(), left_out:
+            f = capture.network(x)
+        if way is _forward and (why := left_out.of(f)):
+            return why
+        u, v, g = _probe(capture, f, lambda u: pull(capture, x, u, f))
+        f, w = way(capture, x, v, graph)
+        adjoint = is_adjoint(u, w, pull(capture, x, u, f) if graph else g, v, capture.rounding(w))
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
         lacking = re.search(r"forward AD with (\S+)", str(error))
         return f"{lacking[1]} lacks it" if lacking else str(error).splitlines()[0][:120]
-    return (left_out.found if way is _forward else "") or ("" if adjoint else _DISAGREES)
+    return "" if adjoint else "it disagrees with the reverse one"
 
 
-class _LeftOut(TorchFunctionMode):
-    """Notes what reverse mode leaves out and forward mode does not, as it depends on the data where that matters."""
+class LeftOut(TorchFunctionMode):
+    """Inside, notes what reverse mode leaves out of a network's derivative and forward mode does not.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.found = ""
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if not self.found and any(isinstance(t, Tensor) and t.requires_grad for t in (*args, *kwargs.values())):
-            self.found = _left_out(func, args, kwargs, result)
-        return result
-
-
-def _left_out(func: Any, args: tuple, kwargs: Mapping[str, Any], result: Any) -> str:
-    if func in (nn.functional.embedding, nn.functional.embedding_bag):
-        padded = kwargs.get("padding_idx") is not None or (func is nn.functional.embedding and len(args) > 2)
-        return "it differentiates the padding row of an embedding" if padded else ""
-    number = isinstance(result, Tensor) and result.is_floating_point() and not result.requires_grad
-    if number and (func == torch.Tensor.data.__get__ or not torch.is_grad_enabled()):  # type: ignore[attr-defined]
-        return "it differentiates what the model computes without gradients"
-    return ""
-
-
-@float32_products()
-def _adjoint(
-    capture: Capture,
-    n: int,
-    forth: Callable[[Tangent], tuple[Tensor, Tensor]],
-    back: Callable[[Tensor, Tensor | None], Tangent],
-    *,
-    graph: bool = False,
-) -> bool:
-    """Whether ⟨u, Jv⟩ = ⟨Jᵀu, v⟩ for n samples and random u and v, larger where gradients are small.
+    Comparing the two would not always show it: it may depend on the data whether it matters.
 
     Args:
-        forth: v → f and J v.
-        back: u, and perhaps f → Jᵀu.
-        graph: Whether to pass f, with its graph, from the former to the latter.
+        chosen: The ids of the parameters that the derivative is by.
     """
+
+    def __init__(self, chosen: Iterable[int]) -> None:
+        super().__init__()
+        self._chosen, self._without_gradients = set(chosen), False
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        without = not torch.is_grad_enabled() or func == torch.Tensor.data.__get__  # type: ignore[attr-defined]
+        if without and isinstance(result, Tensor) and result.is_floating_point():
+            used = tree_leaves((args, kwargs))
+            self._without_gradients |= any(isinstance(t, Tensor) and t.requires_grad for t in used)
+        return result
+
+    def of(self, f: Tensor) -> str:
+        """What it is, for the outputs f that were computed inside; empty if nothing."""
+        if self._without_gradients:
+            return "it may differentiate what the model computes without gradients"
+        return "it differentiates the padding row of an embedding" if padding_rows(Graph(f), self._chosen) else ""
+
+
+def _probe(
+    capture: Capture, f: Float[Tensor, "N *out"], back: Callable[[Tensor], Tangent]
+) -> tuple[Tensor, Tangent, Tangent]:
+    """Random u and v to compare ⟨u, Jv⟩ with ⟨Jᵀu, v⟩, v larger where gradients are small; and Jᵀu = back(u)."""
     generator = torch.Generator().manual_seed(0)
-    like = torch.empty(n, *capture.output_shape, dtype=capture.dtype, device=capture.device)
-    u = noise(like, generator)
-    g = back(u, None)
-    small = capture.rounding(u)
-    norms = torch.stack(torch._foreach_norm([wide(t) for t in g.values()]))
-    sizes = norms.clamp(min=small**0.5 * norms.amax()).tolist()  # gradients may be zero but for rounding
+    u = noise(f.detach(), generator)
+    g = back(u)
+    sizes = norms(list(g.values()))
+    least, largest = capture.rounding(u) ** 0.5 * max(sizes), max(sizes) or 1.0  # small ones may only be rounding
     v = {
-        name: noise(p.detach(), generator) / (size or 1.0)
+        name: noise(p.detach(), generator) / (max(size, least) / largest or 1.0)
         for (name, p), size in zip(capture.params.items(), sizes, strict=True)
     }
-    f, w = forth(v)
-    return is_adjoint(u, w, back(u, f) if graph else g, v, small)
+    return u, v, g
 
 
 def is_adjoint(u: Tensor, w: Tensor, g: Mapping[str, Tensor], v: Mapping[str, Tensor], small: float) -> bool:
@@ -208,7 +196,6 @@ def _by_layers(capture: Capture, x: Inputs, v: Tangent, graph: bool) -> tuple[Te
     return f, w.view_as(f).to(f.dtype)
 
 
-_DISAGREES = "it disagrees with the reverse one"
 _SLOW: dict[Way, str] = {_twice_reverse: "two reverse passes", _by_layers: "one reverse pass for each output"}
 
 
@@ -251,7 +238,9 @@ def replayed(capture: Capture, x: Inputs) -> Replayed | None:
     """`Replayed`, or None if torch cannot trace the model, or the trace is wrong."""
     try:
         kept = Replayed(capture, x)
-        adjoint = _adjoint(capture, batch_size(x), lambda v: (kept.outputs, kept.push(v)), lambda u, _: kept.pull(u))
+        with float32_products():
+            u, v, g = _probe(capture, kept.outputs, kept.pull)
+            adjoint = is_adjoint(u, kept.push(v), g, v, capture.rounding(u))
         return kept if adjoint and _repeats(capture, kept) else None
     except Exception:  # tracing fails in many ways, and is only a shortcut
         return None

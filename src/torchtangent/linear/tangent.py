@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torchtangent.jacobians.call import alone, eagerly, float32_products, pull_back
 from torchtangent.jacobians.inputs import check_finite, wide
-from torchtangent.jacobians.products import has_padding, is_adjoint
+from torchtangent.jacobians.products import LeftOut, is_adjoint
 from torchtangent.jacobians.switches import plain_attention, plain_layers, step_by_step
 from torchtangent.jacobians.verify import noise
 from torchtangent.linear.frozen import Args, Frozen, Kwargs, Tangent, check_reached
@@ -65,16 +65,18 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> tupl
     """
     generator = torch.Generator().manual_seed(0)
     at = frozen.leaves(names)
+    left_out = LeftOut(map(id, at.values()))
     with torch.enable_grad(), frozen.at(at):
         own, named = _copied(args, kwargs)
-        f = frozen(*own, **named)
+        with left_out:
+            f = frozen(*own, **named)
         check_finite(f.detach().reshape(len(f) if f.dim() else 1, -1))
         check_reached(f, [*at.values(), *tree_leaves((args, kwargs, own, named))])
         u = noise(f.detach(), generator)
         gradient = pull_back(f, at, u)
     v = {name: noise(g, generator).requires_grad_() for name, g in gradient.items()}
     trial = _Trial(u, v, gradient)
-    ways, why = _candidates(frozen, names, args, kwargs)
+    ways, why = _candidates(left_out.of(f), args, kwargs)
     for way in ways:
         if _works(way, trial, frozen, args, kwargs):
             if way in SLOW:
@@ -91,12 +93,12 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> tupl
     )
 
 
-def _candidates(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> tuple[list[Way], str]:
-    """The ways to try, the fastest first, and the reason if a slow one is taken."""
+def _candidates(left_out: str, args: Args, kwargs: Kwargs) -> tuple[list[Way], str]:
+    """The ways to try, the fastest first, and the reason if a slow one is taken; `left_out` as `LeftOut` says it."""
     if needs_gradient(args, kwargs):
         return [reverse_twice], "the inputs need a gradient"
-    if any(has_padding(module) for name in names for module, _ in frozen.places[name]):
-        return [*SLOW], "forward mode does not know of the padding row of an embedding"
+    if left_out:
+        return [*SLOW], f"forward mode does not do for this model ({left_out})"
     return [forward_mode, *SLOW], "forward mode fails for this model"
 
 

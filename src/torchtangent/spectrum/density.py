@@ -212,7 +212,7 @@ def _halved(T: Float[Tensor, "K S S"], ended: Bool[Tensor, " K"]) -> Float[Tenso
 def _tridiagonal(
     source: Matrix, Z: Float[Tensor, "N K"], steps: int, bar: Progress
 ) -> tuple[Float[Tensor, "K S S"], Float[Tensor, " K"]]:
-    """T of the Lanczos iteration from each column, diagonal from where its Krylov space ends; and the last β, zero there."""
+    """T of the Lanczos iteration from each column, diagonal from where its Krylov space ends; and the last β."""
     Q, before = Z / math.sqrt(len(Z)), torch.zeros_like(Z)
     basis = Z.new_empty(Z.shape[1], steps if len(Z) * steps <= _BASIS else 0, len(Z))
     alphas, betas = [], [torch.zeros(Z.shape[1], dtype=torch.float64, device=Z.device)]
