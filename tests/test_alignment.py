@@ -22,6 +22,7 @@ import torchtangent as tt
 from torchtangent import alignment, spectrum
 from torchtangent.alignment import similarity
 from torchtangent.jacobians import factors
+from torchtangent.jacobians.trace import Trace
 from torchtangent.kernel import columns, matrix, sketch
 from torchtangent.operators import ImplicitOperator
 
@@ -199,7 +200,7 @@ def test_a_thousand_targets_without_the_kernel() -> None:
 def test_one_target_is_one_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the check of the first samples, nothing is formed."""
     formed: list[int] = []
-    monkeypatch.setattr(columns, "layers_of", lambda *a: formed.append(1))
+    monkeypatch.setattr(Trace, "units", lambda *a: formed.append(1))
     alignment.target(mlp(), torch.randn(N, 6, dtype=torch.float64), torch.ones(N))
     assert not formed
 

@@ -21,9 +21,9 @@ from torch import distributed, nn
 
 import torchtangent as tt
 from torchtangent import progress
-from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.kernel import budget, job, plan, task
+from torchtangent.jacobians.trace import Trace
+from torchtangent.kernel import budget, plan, task
 from torchtangent.kernel.budget import MEMORY
 from torchtangent.kernel.job import Held, Job
 from torchtangent.kernel.panel import Panel
@@ -298,20 +298,20 @@ def test_resident_memory_stays_within_the_budget(megabytes: int, samples: int, o
 def test_out_of_memory_halves_the_tiles_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = problem()
     whole = tt.ntk(model, x)
-    contract, layers_of = Job._contract, job.layers_of
+    contract, layers = Job._contract, Trace.layers
 
     def tight(self: Job, tile: Tile, left: Held, right: Held, blocks: list[torch.Tensor]) -> None:
         contract(self, tile, left, right, blocks)
         if tile.shape[0] > 4:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-    def narrow(capture: Capture, batch: torch.Tensor, summed: bool) -> dict[str, LayerJacobian]:
-        if len(batch) > 3:
+    def narrow(self: Trace, *, summed: bool = False) -> dict[str, LayerJacobian]:
+        if len(self.outputs) > 3:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
-        return layers_of(capture, batch, summed)
+        return layers(self, summed=summed)
 
     monkeypatch.setattr(Job, "_contract", tight)
-    monkeypatch.setattr(job, "layers_of", narrow)
+    monkeypatch.setattr(Trace, "layers", narrow)
     with pytest.warns(tt.TangentWarning, match="Memory ran out") as said:
         K = tt.ntk(model, x)
     assert [str(w.message).split("; ")[0] for w in said][:3] == [
@@ -326,22 +326,22 @@ def test_out_of_memory_halves_the_tiles_and_says_so(monkeypatch: pytest.MonkeyPa
 def test_a_batch_that_did_not_fit_is_freed_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = problem()
     whole, ready = tt.ntk(model, x), Job(model, x)
-    append, layers_of = Panel.append, job.layers_of
+    append, layers = Panel.append, Trace.layers
     factors: list[weakref.ref[torch.Tensor]] = []
     alive: list[int] = []
 
-    def watched(capture: Capture, batch: torch.Tensor, summed: bool) -> dict[str, LayerJacobian]:
+    def watched(self: Trace, *, summed: bool = False) -> dict[str, LayerJacobian]:
         alive.append(sum(factor() is not None for factor in factors))
-        layers = layers_of(capture, batch, summed)
-        factors.extend(weakref.ref(layer.d) for layer in layers.values())
-        return layers
+        found = layers(self, summed=summed)
+        factors.extend(weakref.ref(layer.d) for layer in found.values())
+        return found
 
     def tight(self: Panel, layers: dict[str, LayerJacobian]) -> None:
         if len(layers["0.weight"].d) > 7:
             raise torch.OutOfMemoryError("CUDA out of memory")
         append(self, {name: replace(layer, d=layer.d.clone()) for name, layer in layers.items()})
 
-    monkeypatch.setattr(job, "layers_of", watched)
+    monkeypatch.setattr(Trace, "layers", watched)
     monkeypatch.setattr(Panel, "append", tight)
     with pytest.warns(tt.TangentWarning, match="Memory ran out with 13 samples captured at a time"):
         K = ready.run(False)

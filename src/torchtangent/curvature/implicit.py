@@ -16,9 +16,9 @@ from torchtangent.curvature.losses import Loss, LossCotangents, MeanCheck
 from torchtangent.curvature.representation import Accumulator, Representation, Scope
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import BUDGET, Capture
+from torchtangent.jacobians.compare import is_adjoint, noise
 from torchtangent.jacobians.inputs import Inputs, batch_size, map_leaves, take, wide
-from torchtangent.jacobians.products import Replayed, Tangent, is_adjoint, pull, push, push_otherwise, replayed
-from torchtangent.jacobians.verify import noise
+from torchtangent.jacobians.products import Replayed, Tangent, pull, push, push_otherwise, replayed
 from torchtangent.notice import listed
 from torchtangent.operators import ImplicitOperator
 

@@ -1,8 +1,8 @@
 """The one place with hooks in jacobians: a batch in, a recorded one out, the model as it was before.
 
 A forward pass with hooks records, for every use of a layer that has a rule, its input and the place of its output
-in the autograd graph. What becomes of them is in trace.py. Numbers are checked once per `Capture` (see verify.py): the
-model when it is first looked at, the rules when layer Jacobians are first asked for.
+in the autograd graph. What becomes of them is in trace.py. Numbers are checked once per `Capture`: the model when it is
+first looked at (apart.py), the rules when layer Jacobians are first asked for (verify.py).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
+from torchtangent.jacobians.apart import check_in_batch, first_trace
 from torchtangent.jacobians.call import Network, alone
 from torchtangent.jacobians.inputs import (
     Inputs,
@@ -35,7 +36,7 @@ from torchtangent.jacobians.rules import has_rule
 from torchtangent.jacobians.select import Params, select
 from torchtangent.jacobians.trace import Trace
 from torchtangent.jacobians.uses import LayerUse
-from torchtangent.jacobians.verify import check_in_batch, first_trace, verify
+from torchtangent.jacobians.verify import verify
 from torchtangent.notice import warn
 from torchtangent.operators.space import Space
 
@@ -44,6 +45,13 @@ BUDGET = 256 << 20  # bytes of activations, factors or vectors at a time
 
 class Capture:
     """A model, a choice of parameters and of an output, ready to be differentiated sample by sample.
+
+    What is checked, and when:
+
+    - `look`, before anything: that the model treats two samples one by one, on the first batch.
+    - `check`, before layer Jacobians: the rules, on the same samples. `trace` checks batches that use layers otherwise.
+    - `compare`, after every forward pass: that samples of larger batches have the outputs that they have alone.
+    - `check_unmoved`, before every use: that the model is still the same function.
 
     Args:
         model: Any module, in a mode in which its samples do not interact. What `torch.compile`, `DataParallel` or
@@ -80,11 +88,10 @@ class Capture:
         self.loop = False  # the fallback cannot vectorize over samples
         self.kinds: set[torch.dtype] = set()  # in which layers computed: autocast inside of a model has its own
         self.batched = True  # backward passes of all cotangents can run as one
-        self._looked = 0  # how many samples were looked at
-        self._few: tuple[Inputs, Tensor] | None = None  # these samples, and their outputs
+        self._few: tuple[Inputs, Tensor] | None = None  # the samples that were looked at, and their outputs
         self._compared = 2  # samples of the largest batch whose outputs were compared with those of smaller ones
-        self.push: Callable | None = None  # how J v is computed for this model (see products.py)
-        self.push_with_graph: bool | None = None  # whether f may have a graph from the same pass
+        self.way: Callable | None = None  # how J v is computed for this model (see products.py)
+        self.way_has_graph: bool | None = None  # whether f may have a graph from the same pass
         self.signatures: dict[tuple, int] = {}  # the patterns of use that were checked, and with how many samples
         self.bytes_per_sample = (0, 0)  # of a trace: fixed, and for each cotangent
         self.output_shape = torch.Size()  # (C,) or (T, C), known once a batch was checked
@@ -114,6 +121,11 @@ class Capture:
             verify(self, trace)
         return trace
 
+    @property
+    def _looked(self) -> int:
+        """How many samples were looked at."""
+        return 0 if self._few is None else len(self._few[1])
+
     def look(self, x: Inputs) -> Trace | None:
         """Check the inputs and, on the first batch, whether the model treats its samples one by one.
 
@@ -126,7 +138,7 @@ class Capture:
         if self._looked >= min(2, n):
             return None
         trace = first_trace(self, take(x, slice(0, n, max(1, n - 1))))
-        self._looked, self._few = len(trace.outputs), (map_leaves(Tensor.clone, trace.x), trace.outputs)
+        self._few = map_leaves(Tensor.clone, trace.x), trace.outputs
         return trace
 
     def check(self, x: Inputs) -> Trace | None:

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from torchtangent.jacobians.matrices import as_matrices, as_weight
+from torchtangent.jacobians.matrices import as_matrices, as_weight, in_order
 from torchtangent.jacobians.patches import Patches
 from torchtangent.jacobians.squares import sum_of_squares
 from torchtangent.operators.product import product
@@ -136,7 +136,7 @@ class Outer(LayerJacobian):
     @property
     def in_order(self) -> bool:
         """Whether the entries of the parameter are in the order of those of its matrix."""
-        return self.order == tuple(sorted(self.order))
+        return in_order(self.order)
 
     def form_into(self, J: Float[Tensor, "N C P"]) -> None:
         """Write J there, without a copy of it, if it is `in_order`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -51,15 +51,6 @@ def version_of(t: Tensor) -> int:
 def wide(t: Tensor) -> Tensor:
     """Half precision becomes float32: sums are never taken below it."""
     return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
-
-
-def norms(tensors: Sequence[Tensor]) -> list[float]:
-    """Their norms; in float64, which takes far longer, where squares of float32 numbers may leave its range."""
-    found: list[float] = torch.stack(torch._foreach_norm([wide(t) for t in tensors])).tolist()
-    return [
-        size if 1e-15 < size < 1e18 else float(torch.linalg.vector_norm(wide(t), dtype=torch.float64))
-        for t, size in zip(tensors, found, strict=True)
-    ]
 
 
 def take(x: Inputs, index: slice) -> Any:

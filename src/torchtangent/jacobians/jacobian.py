@@ -125,8 +125,7 @@ class Jacobian:
 
     def _layers(self, x: Inputs) -> dict[str, LayerJacobian]:
         with undisturbed():
-            trace = self._capture.trace(x)
-            return trace.pull(trace.units())
+            return self._capture.trace(x).layers()
 
     @float32_products()
     def dense(self) -> Float[Tensor, "N *out P"]:

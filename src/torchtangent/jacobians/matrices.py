@@ -27,7 +27,7 @@ def as_matrices(t: Tensor, groups: int, order: Sequence[int]) -> Float[Tensor, "
     lead, shape = t.shape[: t.dim() - len(order)], t.shape[t.dim() - len(order) :]
     group = _group(shape, groups)
     size = group[order[0]], prod(group[i] for i in order[1:])
-    if not _in_order(order):
+    if not in_order(order):
         t = t.reshape(*lead, groups, *group).permute(*_behind(len(lead) + 1, order))
     return t.reshape(*lead, groups, *size)
 
@@ -35,7 +35,7 @@ def as_matrices(t: Tensor, groups: int, order: Sequence[int]) -> Float[Tensor, "
 def as_weight(matrices: Float[Tensor, "*lead G O I"], shape: Sequence[int], order: Sequence[int]) -> Tensor:
     """The inverse of `as_matrices`."""
     *lead, groups = matrices.shape[:-2]
-    if not _in_order(order):
+    if not in_order(order):
         group = _group(shape, groups)
         back = sorted(range(len(order)), key=lambda i: order[i])
         matrices = matrices.reshape(*lead, groups, *(group[i] for i in order)).permute(*_behind(len(lead) + 1, back))
@@ -47,7 +47,7 @@ def _group(shape: Sequence[int], groups: int) -> tuple[int, ...]:
     return (shape[0] // groups, *shape[1:])
 
 
-def _in_order(order: Sequence[int]) -> bool:
+def in_order(order: Sequence[int]) -> bool:
     return all(i == axis for i, axis in enumerate(order))
 
 

@@ -15,9 +15,9 @@ from torch.utils._pytree import tree_leaves
 
 from torchtangent.jacobians.call import float32_products, pull_back
 from torchtangent.jacobians.capture import Capture
+from torchtangent.jacobians.compare import is_adjoint, noise, norms
 from torchtangent.jacobians.graph import Graph, padding_rows
-from torchtangent.jacobians.inputs import Inputs, batch_size, check_finite, norms, take, wide
-from torchtangent.jacobians.verify import noise
+from torchtangent.jacobians.inputs import Inputs, batch_size, check_finite, take, wide
 
 Tangent = dict[str, Tensor]
 Way = Callable[[Capture, Inputs, Tangent, bool], tuple[Tensor, Tensor]]
@@ -44,11 +44,11 @@ def push(
     """
     v = {name: t.to(capture.params[name].dtype) for name, t in v.items()}
     few = _few(x)
-    if capture.push is None:
-        capture.push = _choose(capture, few)
-    if graph and capture.push_with_graph is None:  # a checkpoint inside the model, for instance, does not allow it
-        capture.push_with_graph = not _failure(capture.push, capture, few, graph=True)
-    f, w = capture.push(capture, x, v, graph and bool(capture.push_with_graph))
+    if capture.way is None:
+        capture.way = _choose(capture, few)
+    if graph and capture.way_has_graph is None:  # a checkpoint inside the model, for instance, does not allow it
+        capture.way_has_graph = not _failure(capture.way, capture, few, graph=True)
+    f, w = capture.way(capture, x, v, graph and bool(capture.way_has_graph))
     check_finite(f.detach())
     capture.compare(x, f.detach())
     return f, w
@@ -58,9 +58,9 @@ def push_otherwise(
     capture: Capture, x: Inputs, v: Tangent
 ) -> tuple[Float[Tensor, "N *out"], Float[Tensor, "N *out"]] | None:
     """The same by reverse mode from now on, if the way so far disagrees with it on this batch; None if it does not."""
-    if capture.push is not _forward or not (why := _failure(_forward, capture, x)):
+    if capture.way is not _forward or not (why := _failure(_forward, capture, x)):
         return None
-    capture.push, capture.push_with_graph = _choose(capture, _few(x), {_forward: why}), None
+    capture.way, capture.way_has_graph = _choose(capture, _few(x), {_forward: why}), None
     return push(capture, x, v, graph=True)
 
 
@@ -149,14 +149,6 @@ def _probe(
     return u, v, g
 
 
-def is_adjoint(u: Tensor, w: Tensor, g: Mapping[str, Tensor], v: Mapping[str, Tensor], small: float) -> bool:
-    """Whether ⟨u, w⟩ = ⟨g, v⟩, as for w = J v and g = Jᵀu, up to the fraction `small` of their terms."""
-    products = wide(u.detach()) * wide(w.detach())
-    terms = torch.stack([(wide(g[name].detach()) * wide(v[name].detach())).sum() for name in g])
-    size = float(products.norm() + terms.abs().sum())
-    return abs(float(products.sum() - terms.sum())) <= small * size
-
-
 def _forward(capture: Capture, x: Inputs, v: Tangent, graph: bool) -> tuple[Tensor, Tensor]:
     keys = {name: id(p) for name, p in capture.params.items()}
 
@@ -191,8 +183,7 @@ def transpose_twice(f: Tensor, params: Sequence[Tensor], v: Sequence[Tensor]) ->
 def _by_layers(capture: Capture, x: Inputs, v: Tangent, graph: bool) -> tuple[Tensor, Tensor]:
     trace = capture.trace(x)
     f = trace.outputs
-    layers = trace.pull(trace.units())
-    w = torch.stack([layer.flat() @ wide(v[name]).flatten() for name, layer in layers.items()]).sum(0)
+    w = torch.stack([layer.flat() @ wide(v[name]).flatten() for name, layer in trace.layers().items()]).sum(0)
     return f, w.view_as(f).to(f.dtype)
 
 

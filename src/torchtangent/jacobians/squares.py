@@ -32,8 +32,8 @@ def sum_of_squares(layer: Outer) -> Float[Tensor, "G O I"]:
     if S * (S + 1) // 2 <= C * (S + _WRITE_COST):
         for part in layer.chunks(S * (S + 1) // 2 * G * (I + O) * item):
             aa, dd = _pairs(part.a.unsqueeze(2)), _pairs(part.d)
-            if S > 1:
-                dd[_off_diagonal(S)] *= 2
+            s, r = torch.triu_indices(S, S, device=dd.device)
+            dd[:, s != r] *= 2
             add_products(total, dd.flatten(1, 2).mT, aa.flatten(1, 2))
     elif layer.d.device.type == "cpu" and C * O * I * item > _IN_CACHE:
         for part in layer.chunks(G * S * (C * O + I) * item):
@@ -56,7 +56,7 @@ def _add_squares(total: Float[Tensor, "O I"], d: Float[Tensor, "OC S"], a: Float
 
 
 def _pairs(t: Float[Tensor, "N G C S X"]) -> Float[Tensor, "G pairs N X"]:
-    """Σ_c t[c,s] t[c,r] for all pairs of locations s ≤ r, in the order of `_off_diagonal`."""
+    """Σ_c t[c,s] t[c,r] for all pairs of locations s ≤ r, in the order of `torch.triu_indices`."""
     if t.shape[2] >= _MANY:
         rows = t.permute(1, 0, 4, 3, 2)
         s, r = torch.triu_indices(t.shape[3], t.shape[3], device=t.device)
@@ -74,13 +74,3 @@ def _pairs(t: Float[Tensor, "N G C S X"]) -> Float[Tensor, "G pairs N X"]:
             block.addcmul_(t[:, s : s + 1, c], t[:, s:, c])
         start += S - s
     return sums
-
-
-def _off_diagonal(S: int) -> tuple[slice, list[int]]:
-    """The index of the pairs s < r in the result of `_pairs`."""
-    places: list[int] = []
-    start = 0
-    for s in range(S):
-        places += range(start + 1, start + S - s)
-        start += S - s
-    return slice(None), places

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,7 +32,7 @@ from torchtangent.jacobians.matrices import transposed_order
 from torchtangent.jacobians.rows import SampleFactors
 from torchtangent.jacobians.rules import NoRule
 from torchtangent.jacobians.together import merge
-from torchtangent.jacobians.uses import LayerUse, Use, read_graph
+from torchtangent.jacobians.uses import GraphUse, LayerUse, Use, read_graph
 from torchtangent.jacobians.verify import prove
 from torchtangent.notice import NotFinite, listed
 
@@ -104,6 +105,27 @@ class Trace:
         n = len(self.graph_outputs)
         unknown = [i for i, stride in enumerate(self.strides) if n > 1 and not stride]
         return {i for i in unknown if self.uses[i].rows % n == 0 and not self.uncovered.issuperset(self.uses[i].params)}
+
+    @property
+    def bytes_per_sample(self) -> tuple[int, int]:
+        """What a trace holds: activations, and the factors of one cotangent.
+
+        Activations are measured on the graph, too: if few layers are recorded, autograd saves far more than their
+        inputs.
+        """
+        n, item = len(self.outputs), self.outputs.element_size()
+        inputs = sum(u.x.numel() for u in self.uses)
+        outputs = sum(u.shape.numel() for u in self.uses)
+        rest = sum(self.capture.params[name].numel() for name in self.capture.uncovered)
+        rest += sum(u.of.made for u in self.uses if isinstance(u, GraphUse))
+        saved = self.graph.saved_bytes(without=chain(self.capture.model.parameters(), self.capture.model.buffers()))
+        fixed = max(item * (inputs + 2 * outputs), saved)
+        marked = 2 * outputs if self.doubtful else 0  # one or two further cotangents, to tell samples apart
+        return (fixed + item * marked) // n, item * (outputs // n + rest)
+
+    def layers(self, *, summed: bool = False) -> dict[str, LayerJacobian]:
+        """The Jacobian of each parameter, of all outputs or of their sum."""
+        return self.pull(torch.ones_like(self.outputs)[None] if summed else self.units())
 
     def units(self) -> Float[Tensor, "C N *out"]:
         """One unit cotangent for each output."""

@@ -58,12 +58,6 @@ def batches(capture: Capture, samples: Samples) -> Iterator[tuple[slice, Inputs]
         yield slice(start * outputs, stop * outputs), samples.batch(start, stop)
 
 
-def layers_of(capture: Capture, x: Inputs, summed: bool = False) -> dict[str, LayerJacobian]:
-    """Layer Jacobians of all outputs, or of their sum."""
-    trace = capture.trace(x)
-    return trace.pull(torch.ones_like(trace.outputs)[None] if summed else trace.units())
-
-
 def square_sum(layers: dict[str, LayerJacobian]) -> float:
     """‖J‖², the trace of the kernel."""
     return sum(float(layer.square_sum().sum()) for layer in layers.values())
@@ -110,7 +104,7 @@ def _push_all(capture: Capture, x: Inputs, G: Float[Tensor, "P K"]) -> Float[Ten
 def _placed(capture: Capture, x: Inputs) -> Iterator[tuple[slice, LayerJacobian]]:
     """Each parameter's Jacobian, with its range in the flat parameter vector."""
     start = 0
-    for layer in layers_of(capture, x).values():
+    for layer in capture.trace(x).layers().values():
         stop = start + layer.shape.numel()
         yield slice(start, stop), layer
         start = stop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -64,15 +65,12 @@ def add_shifted(
 
 
 _ANY = ("share_step", "blocks", "n", "cells", "S", "many", "each")  # not worth another compilation for round numbers
-_compiled: Any = None
 
 
+@cache
 def _kernel() -> Any:
     """The kernel, compiled at its first use."""
-    global _compiled
-    if _compiled is None:
-        _compiled = triton.jit(_add_shifted, do_not_specialize=_ANY)
-    return _compiled
+    return triton.jit(_add_shifted, do_not_specialize=_ANY)
 
 
 def _add_shifted(  # type: ignore[no-untyped-def]

@@ -10,9 +10,9 @@ import torch
 
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
+from torchtangent.jacobians.compare import noise
 from torchtangent.jacobians.inputs import wide
 from torchtangent.jacobians.products import pull
-from torchtangent.jacobians.verify import noise
 from torchtangent.kernel.hashing import content_hash
 from torchtangent.kernel.samples import Samples
 

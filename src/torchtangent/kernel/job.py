@@ -17,7 +17,6 @@ from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import Inputs, Output
 from torchtangent.jacobians.select import Params
 from torchtangent.kernel.budget import default_budget, halve
-from torchtangent.kernel.columns import layers_of
 from torchtangent.kernel.distributed import Ranks
 from torchtangent.kernel.identity import check_same, identity, probe
 from torchtangent.kernel.panel import Panel
@@ -69,7 +68,7 @@ class Job:
         self.reduce = reduce
         self.ranks = Ranks.current() if stored else Ranks()  # in memory, every rank computes a whole kernel of its own
         with self.x1.explaining(), for_captures(self.precision, self.device):
-            layers = layers_of(self.capture, self.x1.few(), reduce == "sum")
+            layers = self.capture.trace(self.x1.few()).layers(summed=reduce == "sum")
         C = self.capture.output_shape.numel()
         self.outputs = Outputs(reduce, 1 if reduce == "sum" else C)
         self.budget = default_budget(self.device) if max_memory is None else max_memory
@@ -203,7 +202,7 @@ class Job:
     def _add(self, panel: Panel, x: Inputs) -> None:
         """Capture a batch and keep what is needed; the rest of it is freed on return, also if memory ran out."""
         with for_captures(self.precision, self.device):
-            layers = layers_of(self.capture, x, self.reduce == "sum")
+            layers = self.capture.trace(x).layers(summed=self.reduce == "sum")
         with for_contractions(self.precision):
             panel.append(layers)
 

@@ -20,7 +20,7 @@ from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.inputs import Output, leaves, map_leaves, versions
 from torchtangent.jacobians.select import Params, among
-from torchtangent.kernel.columns import batches, layers_of, pull_columns, push_columns, split_columns, square_sum
+from torchtangent.kernel.columns import batches, pull_columns, push_columns, split_columns, square_sum
 from torchtangent.kernel.ntk import flatten, ntk
 from torchtangent.kernel.projection import projected
 from torchtangent.kernel.samples import Samples
@@ -191,7 +191,7 @@ def nystrom(
         sampled = compare(columns(x, _pick(x, probed)).to(K.device), probed)
         squares += len(others) / len(probed) * sampled
     gap, size = squares.tolist()
-    total = sum(square_sum(layers_of(capture, part, reduce == "sum")) for _, part in batches(capture, samples))
+    total = sum(square_sum(capture.trace(part).layers(summed=reduce == "sum")) for _, part in batches(capture, samples))
     explained = float(torch.linalg.vector_norm(matrix.double()).square())
     return Features(
         matrix,
@@ -234,7 +234,7 @@ def project(
         parts, total = [], 0.0
         with float32_products():
             for _, part in batches(capture, Samples(x, capture.device)):
-                layers = layers_of(capture, part)
+                layers = capture.trace(part).layers()
                 parts.append(projected(layers, dimension, seed) / dimension**0.5)
                 total += square_sum(layers)
         return torch.cat(parts), total

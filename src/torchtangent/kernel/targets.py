@@ -99,7 +99,7 @@ def as_columns(
             f"pass them one-hot, F.one_hot({name}){instead}; if not, {name}.float() says so."
         )
     columns = y.to(like.device, like.dtype).reshape(form.rows, -1)
-    check_finite(columns, form, name)
+    check_targets(columns, form, name)
     return columns, form
 
 
@@ -127,7 +127,7 @@ def numbers(y: Any, name: str) -> Shaped[Tensor, "..."]:
         ) from error
 
 
-def check_finite(columns: Float[Tensor, "rows K"], form: Form, name: str) -> None:
+def check_targets(columns: Float[Tensor, "rows K"], form: Form, name: str) -> None:
     """Refuse columns with NaN or infinity."""
     bad = (~torch.isfinite(columns)).any(1)
     if bool(bad.any()):

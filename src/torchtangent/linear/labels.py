@@ -10,7 +10,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from torchtangent.kernel.matrix import Matrix
-from torchtangent.kernel.targets import Form, check_finite, form_of, numbers
+from torchtangent.kernel.targets import Form, check_targets, form_of, numbers
 from torchtangent.linear.losses import Loss
 
 _RECODED = {
@@ -36,7 +36,7 @@ def read_labels(
     form = form_of(y, kernel, name, instead=", or with loss='cross-entropy'")
     y = y.to(like.device, like.dtype).reshape(form.samples, form.outputs, -1)
     if loss.labels is None:
-        check_finite(y.flatten(0, 1), form, name)
+        check_targets(y.flatten(0, 1), form, name)
     else:
         wrong = (y != loss.labels[0]) & (y != loss.labels[1])
         other, hint = _RECODED[loss.name]

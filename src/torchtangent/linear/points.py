@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.kernel.matrix import Matrix, as_matrix
-from torchtangent.kernel.targets import Form, check_finite, numbers
+from torchtangent.kernel.targets import Form, check_targets, numbers
 
 
 @final
@@ -81,5 +81,5 @@ def at_start(values: Any, form: Form, like: Tensor | Matrix, name: str) -> Float
         one = replace(form, targets=None)
         raise ValueError(f"{name} must have shape {one.shape}{many}; got {tuple(values.shape)}.")
     columns = values.to(like.device, like.dtype).reshape(form.rows, -1)
-    check_finite(columns, form, name)
+    check_targets(columns, form, name)
     return columns

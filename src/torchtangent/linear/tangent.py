@@ -17,10 +17,10 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torchtangent.jacobians.call import alone, eagerly, float32_products, pull_back
+from torchtangent.jacobians.compare import is_adjoint, noise
 from torchtangent.jacobians.inputs import check_finite, wide
-from torchtangent.jacobians.products import LeftOut, is_adjoint
+from torchtangent.jacobians.products import LeftOut
 from torchtangent.jacobians.switches import plain_attention, plain_layers, step_by_step
-from torchtangent.jacobians.verify import noise
 from torchtangent.linear.frozen import Args, Frozen, Kwargs, Tangent, check_reached
 from torchtangent.linear.reverse import needs_gradient, reverse_twice, row_by_row
 from torchtangent.notice import warn
