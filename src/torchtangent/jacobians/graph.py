@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 if TYPE_CHECKING:
     from torch.autograd.graph import Node
@@ -94,9 +95,19 @@ def padding_rows(graph: Graph, chosen: Container[int]) -> bool:
     return False
 
 
-def shape_of(node: Any) -> torch.Size:
+def shape_at(place: GradientEdge) -> torch.Size:
+    """The shape of the tensor at a place in the graph."""
+    return torch.Size(place.node._input_metadata[place.output_nr].shape)
+
+
+def dtype_at(place: GradientEdge) -> torch.dtype:
+    """The dtype of the tensor at a place in the graph."""
+    return place.node._input_metadata[place.output_nr].dtype
+
+
+def shape_of(node: Node) -> torch.Size:
     """The shape of a node's first result."""
-    return torch.Size(node._input_metadata[0].shape)
+    return shape_at(GradientEdge(node, 0))
 
 
 def signed(number: int) -> int:

@@ -12,6 +12,7 @@ from torch.autograd.graph import GradientEdge
 
 from torchtangent.jacobians.call import undisturbed
 from torchtangent.jacobians.factors import Dense, LayerJacobian
+from torchtangent.jacobians.graph import dtype_at, shape_at
 from torchtangent.jacobians.rules import NoRule
 
 _SMALL_MAP = 1 << 14  # most entries of a matrix with which to multiply is faster than a backward pass per row
@@ -24,16 +25,6 @@ class Behind:
     jacobian: LayerJacobian
     place: GradientEdge
     p: Tensor
-
-
-def shape_at(place: GradientEdge) -> torch.Size:
-    """The shape of the tensor at a place in the graph."""
-    return torch.Size(place.node._input_metadata[place.output_nr].shape)
-
-
-def dtype_at(place: GradientEdge) -> torch.dtype:
-    """The dtype of the tensor at a place in the graph."""
-    return place.node._input_metadata[place.output_nr].dtype
 
 
 def pull_behind(parts: Iterable[Behind], params: Sequence[Tensor]) -> list[Dense]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
@@ -39,7 +40,7 @@ def push(
     """f(x) and J v, by the first way that works for this model; with `graph`, f keeps its graph if the way has one.
 
     Forward mode is the fastest, but it does not support all layers, and it differs from reverse mode where a model uses
-    `no_grad` or an embedding has a padding row (see `LeftOut`). So each way is first checked against the adjoint on a
+    `no_grad` (see `Faithful`) or an embedding has a padding row. So each way is first checked against the adjoint on a
     few samples: ⟨u, Jv⟩ = ⟨Jᵀu, v⟩. v is converted to the dtype of the parameters.
     """
     v = {name: t.to(capture.params[name].dtype) for name, t in v.items()}
@@ -48,7 +49,11 @@ def push(
         capture.way = _choose(capture, few)
     if graph and capture.way_has_graph is None:  # a checkpoint inside the model, for instance, does not allow it
         capture.way_has_graph = not _failure(capture.way, capture, few, graph=True)
-    f, w = capture.way(capture, x, v, graph and bool(capture.way_has_graph))
+    try:
+        f, w = capture.way(capture, x, v, graph and bool(capture.way_has_graph))
+    except Unfaithful as error:
+        capture.way, capture.way_has_graph = _choose(capture, few, {_forward: str(error)}), None
+        return push(capture, x, v, graph=graph)
     check_finite(f.detach())
     capture.compare(x, f.detach())
     return f, w
@@ -88,12 +93,11 @@ def _choose(capture: Capture, x: Inputs, failed: Mapping[Way, str] | None = None
 @float32_products()
 def _failure(way: Way, capture: Capture, x: Inputs, *, graph: bool = False) -> str:
     """Why a way fails or is not the adjoint of `pull`; empty if it works."""
-    left_out = LeftOut(id(p) for p in capture.params.values())
     try:
-        with capture.network.undisturbed(), left_out:
+        with capture.network.undisturbed():
             f = capture.network(x)
-        if way is _forward and (why := left_out.of(f)):
-            return why
+        if way is _forward and padding_rows(Graph(f), {id(p) for p in capture.params.values()}):
+            return "it differentiates the padding row of an embedding"
         u, v, g = _probe(capture, f, lambda u: pull(capture, x, u, f))
         f, w = way(capture, x, v, graph)
         adjoint = is_adjoint(u, w, pull(capture, x, u, f) if graph else g, v, capture.rounding(w))
@@ -105,32 +109,36 @@ def _failure(way: Way, capture: Capture, x: Inputs, *, graph: bool = False) -> s
     return "" if adjoint else "it disagrees with the reverse one"
 
 
-class LeftOut(TorchFunctionMode):
-    """Inside, notes what reverse mode leaves out of a network's derivative and forward mode does not.
+class Unfaithful(RuntimeError):
+    """Forward mode may have differentiated what reverse mode leaves out."""
 
-    Comparing the two would not always show it: it may depend on the data whether it matters.
 
-    Args:
-        chosen: The ids of the parameters that the derivative is by.
+class Faithful(TorchFunctionMode):
+    """Inside, a forward pass in forward mode; raises `Unfaithful` at its end if reverse mode leaves out a part of it.
+
+    It depends on the data whether the two then differ, and a model may do so for some data only: each pass is watched.
     """
 
-    def __init__(self, chosen: Iterable[int]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._chosen, self._without_gradients = set(chosen), False
+        self._left_out = False
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         without = not torch.is_grad_enabled() or func == torch.Tensor.data.__get__  # type: ignore[attr-defined]
         if without and isinstance(result, Tensor) and result.is_floating_point():
-            used = tree_leaves((args, kwargs))
-            self._without_gradients |= any(isinstance(t, Tensor) and t.requires_grad for t in used)
+            self._left_out |= any(isinstance(t, Tensor) and _carries(t) for t in tree_leaves((args, kwargs)))
         return result
 
-    def of(self, f: Tensor) -> str:
-        """What it is, for the outputs f that were computed inside; empty if nothing."""
-        if self._without_gradients:
-            return "it may differentiate what the model computes without gradients"
-        return "it differentiates the padding row of an embedding" if padding_rows(Graph(f), self._chosen) else ""
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if self._left_out and error[0] is None:
+            raise Unfaithful("it may differentiate what the model computes without gradients")
+
+
+def _carries(t: Tensor) -> bool:
+    """Whether forward mode has a derivative of a tensor."""
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(t).tangent is not None
 
 
 def _probe(
@@ -153,10 +161,12 @@ def _forward(capture: Capture, x: Inputs, v: Tangent, graph: bool) -> tuple[Tens
     keys = {name: id(p) for name, p in capture.params.items()}
 
     def f(values: dict[int, Tensor]) -> Tensor:
-        return capture.network(x, values)
+        return capture.network(x, fixed | values)
 
+    # Without a graph, no parameter asks for one; gradients stay on, so that it shows where the model turns them off.
+    fixed = {} if graph else {id(p): p.detach() for p in capture.model.parameters() if p.requires_grad}
     values = {id(p): p if graph else p.detach() for p in capture.params.values()}
-    with capture.network.undisturbed(), torch.set_grad_enabled(graph), warnings.catch_warnings():
+    with capture.network.undisturbed(), Faithful(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
         value, derivative = torch.func.jvp(f, (values,), ({keys[name]: t for name, t in v.items()},))[:2]
     return value, derivative.detach() if graph else derivative

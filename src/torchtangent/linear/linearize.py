@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.modes import check_autograd, check_modes, unwrapped
+from torchtangent.jacobians.products import Unfaithful
 from torchtangent.jacobians.select import Params, select
 from torchtangent.linear.frozen import Frozen, duplicate, load
 from torchtangent.linear.reverse import needs_gradient
@@ -130,7 +131,11 @@ class Linearized(nn.Module):
                 self.__trials[kind] += 1
                 if shown or self.__trials[kind] == _TRIALS:
                     self.__ways[kind] = way
-            f, w = way(self.__frozen, self.displacement(), args, kwargs)
+            try:
+                f, w = way(self.__frozen, self.displacement(), args, kwargs)
+            except Unfaithful:
+                way = self.__ways[kind] = choose(self.__frozen, self.__names, args, kwargs, forward=False)[0]
+                f, w = way(self.__frozen, self.displacement(), args, kwargs)
         return f + w if self.__bias else w
 
     def displacement(self) -> dict[str, Tensor]:

@@ -18,8 +18,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torchtangent.jacobians.call import alone, eagerly, float32_products, pull_back
 from torchtangent.jacobians.compare import is_adjoint, noise
+from torchtangent.jacobians.graph import Graph, padding_rows
 from torchtangent.jacobians.inputs import check_finite, wide
-from torchtangent.jacobians.products import LeftOut
+from torchtangent.jacobians.products import Faithful
 from torchtangent.jacobians.switches import plain_attention, plain_layers, step_by_step
 from torchtangent.linear.frozen import Args, Frozen, Kwargs, Tangent, check_reached
 from torchtangent.linear.reverse import needs_gradient, reverse_twice, row_by_row
@@ -45,38 +46,39 @@ def forward_mode(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tupl
 @eagerly  # a graph break would lose the dual numbers, and the result would silently be wrong
 def _bare_duals(f: Callable[[Tangent], Tensor], at: Tangent, v: Tangent) -> tuple[Tensor, Tensor]:
     """The same as `torch.func.jvp`, with less overhead."""
-    with alone(), forward_ad.dual_level():
+    if not torch.is_grad_enabled():
+        v = {name: t.detach() for name, t in v.items()}  # gradients are on, so that it shows where f turns them off
+    with alone(), torch.enable_grad(), forward_ad.dual_level(), Faithful():
         value, w = forward_ad.unpack_dual(f({name: forward_ad.make_dual(at[name], t) for name, t in v.items()}))
     return value, torch.zeros_like(value) if w is None else w
 
 
 @eagerly
 @float32_products(autocast=True)
-def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> tuple[Way, bool]:
+def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs, *, forward: bool = True) -> tuple[Way, bool]:
     """The first way to compute J v that runs for this network and agrees with reverse mode on this batch.
 
-    Forward mode does not support all layers, and differs from reverse mode if a network uses `no_grad`, or an embedding
-    has a padding row. So for random u and v, ⟨u, J v⟩ has to equal ⟨Jᵀu, v⟩, and its derivative with respect to v has
-    to be Jᵀu. It is never differentiated with respect to the inputs: the forward-mode formulas of LayerNorm and
-    InstanceNorm treat their statistics as constants.
+    Forward mode (unless it is excluded) does not support all layers, and differs from reverse mode if a network uses
+    `no_grad`, or an embedding has a padding row. So for random u and v, ⟨u, J v⟩ has to equal ⟨Jᵀu, v⟩, and its
+    derivative with respect to v has to be Jᵀu. It is never differentiated with respect to the inputs: the forward-mode
+    formulas of LayerNorm and InstanceNorm treat their statistics as constants.
 
     Returns:
         The way, and whether this batch confirms it: where a gradient is zero, nothing was compared.
     """
     generator = torch.Generator().manual_seed(0)
     at = frozen.leaves(names)
-    left_out = LeftOut(map(id, at.values()))
     with torch.enable_grad(), frozen.at(at):
         own, named = _copied(args, kwargs)
-        with left_out:
-            f = frozen(*own, **named)
+        f = frozen(*own, **named)
         check_finite(f.detach().reshape(len(f) if f.dim() else 1, -1))
         check_reached(f, [*at.values(), *tree_leaves((args, kwargs, own, named))])
         u = noise(f.detach(), generator)
         gradient = pull_back(f, at, u)
     v = {name: noise(g, generator).requires_grad_() for name, g in gradient.items()}
     trial = _Trial(u, v, gradient)
-    ways, why = _candidates(left_out.of(f), args, kwargs)
+    padding = padding_rows(Graph(f), {id(t) for t in at.values()})
+    ways, why = _candidates(args, kwargs, forward=forward and not padding)
     for way in ways:
         if _works(way, trial, frozen, args, kwargs):
             if way in SLOW:
@@ -93,12 +95,12 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs) -> tupl
     )
 
 
-def _candidates(left_out: str, args: Args, kwargs: Kwargs) -> tuple[list[Way], str]:
-    """The ways to try, the fastest first, and the reason if a slow one is taken; `left_out` as `LeftOut` says it."""
+def _candidates(args: Args, kwargs: Kwargs, *, forward: bool) -> tuple[list[Way], str]:
+    """The ways to try, the fastest first, and the reason if a slow one is taken."""
     if needs_gradient(args, kwargs):
         return [reverse_twice], "the inputs need a gradient"
-    if left_out:
-        return [*SLOW], f"forward mode does not do for this model ({left_out})"
+    if not forward:
+        return [*SLOW], "forward mode differentiates what this model leaves out, under no_grad or in a padding row"
     return [forward_mode, *SLOW], "forward mode fails for this model"
 
 
