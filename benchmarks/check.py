@@ -17,13 +17,13 @@ def probe(size: int) -> Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(1))
 
 
-def values(built: Built, size: int) -> dict[str, Tensor]:
+def values(built: Built, size: int, device: str = "cpu") -> dict[str, Tensor]:
     """What can be compared: the diagonal, one product, the trace."""
     found: dict[str, Tensor] = {}
     if built.diag is not None:
         found["diag"] = built.diag()
     if built.mv is not None:
-        found["mv"] = built.unpack(built.mv(built.pack(probe(size))))
+        found["mv"] = built.unpack(built.mv(built.pack(probe(size).to(device))))
     if built.trace is not None:
         found["trace"] = torch.as_tensor(built.trace())
     return {name: value.detach().double().reshape(-1) for name, value in found.items()}

@@ -1,7 +1,9 @@
-"""`python -m benchmarks.ranks`: a kernel on disk by one rank of one thread, and by two.
+"""`python -m benchmarks.ranks`: a kernel on disk by one rank of one thread, by two, and by two that share nothing.
 
-Each number of ranks runs under torchrun; every rank computes a small kernel first, then all wait for each other and the
-time is the slowest one's. Turns alternate. Writes results/ranks.json and ranks.md.
+Every rank is held to a core of its own: else the thread that writes gives one rank a part of the second core. Each
+computes a small kernel first, then all wait for each other, and the time is the slowest one's. Two processes that each
+compute all of the kernel at the same time tell what the machine loses when both of its cores work; twice their rate is
+the most that two ranks can be faster. Turns alternate. Writes results/ranks.json and ranks.md.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -33,6 +34,7 @@ CASES = {
     "ResNet18 (CIFAR stem, no norm), 1 output, N=256": Case("resnet18", 256),
 }
 TARGET = 1.8
+WAYS = ("one", "two", "apart")  # one rank; two of one kernel; two processes with a kernel each
 
 
 def main() -> None:
@@ -40,53 +42,57 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--rank-of", help=argparse.SUPPRESS)
+    parser.add_argument("--apart", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     if args.rank_of:
-        work(CASES[args.rank_of])
+        work(CASES[args.rank_of], args.folder, apart=args.apart)
         return
     result: dict[str, Any] = {"machine": describe(), "cases": {}}
     for title in CASES:
-        seconds: dict[int, list[float]] = {1: [], 2: []}
-        for ranks in [1, 2] * args.turns:
-            seconds[ranks].append(launch(title, ranks))
-        result["cases"][title] = {ranks: statistics.median(s) for ranks, s in seconds.items()}
+        seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+        for way in WAYS * args.turns:
+            seconds[way].append(launch(title, way))
+        result["cases"][title] = {way: statistics.median(s) for way, s in seconds.items()}
         print(title, result["cases"][title], flush=True)
     (args.out / "ranks.json").write_text(json.dumps(result, indent=1) + "\n")
     (args.out / "ranks.md").write_text(page(json.loads((args.out / "ranks.json").read_text())))
 
 
-def launch(title: str, ranks: int) -> float:
-    """Seconds of the kernel by so many processes of one thread each."""
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone"]
-    done = subprocess.run(
-        [*command, "-m", "benchmarks.ranks", "--rank-of", title],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return float(done.stdout.split()[-1])
+def launch(title: str, way: str) -> float:
+    """Seconds of the kernel, by the slowest of the processes."""
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={1 if way == 'one' else 2}"]
+    command += ["--standalone", "-m", "benchmarks.ranks", "--rank-of", title, *["--apart"] * (way == "apart")]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [*command, "--folder", folder],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    return max(map(float, done.stdout.split()))
 
 
-def work(case: Case) -> None:
-    """Computes the kernel together with the other ranks; the first prints the seconds of the slowest."""
+def work(case: Case, folder: Path, *, apart: bool) -> None:
+    """Computes the kernel, its part of one or all of one alone, and prints the seconds."""
+    rank = int(os.environ["LOCAL_RANK"])
     torch.set_num_threads(1)
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     dist.init_process_group("gloo")
     model = case.model()
     x = torch.randn(case.samples, *NETWORKS[case.network][1], generator=torch.Generator().manual_seed(1))
-    folder = [tempfile.mkdtemp()]
-    dist.broadcast_object_list(folder)
-    tt.ntk(model, x[: max(8, case.samples // 8)], reduce="trace", out=Path(folder[0]) / "warm.npy")
+    tt.ntk(model, x[: max(8, case.samples // 8)], reduce="trace", out=folder / "warm.npy")
     dist.barrier()
+    if apart:
+        dist.destroy_process_group()
     start = time.perf_counter()
-    tt.ntk(model, x, reduce="trace", out=Path(folder[0]) / "kernel.npy")
-    seconds = torch.tensor(time.perf_counter() - start)
-    dist.all_reduce(seconds, dist.ReduceOp.MAX)
-    if dist.get_rank() == 0:
-        shutil.rmtree(folder[0])
-        print(float(seconds), flush=True)
-    dist.destroy_process_group()
+    tt.ntk(model, x, reduce="trace", out=folder / (f"kernel{rank}.npy" if apart else "kernel.npy"))
+    print(time.perf_counter() - start, flush=True)
+    if not apart:
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def page(result: dict[str, Any]) -> str:
@@ -99,15 +105,19 @@ def page(result: dict[str, Any]) -> str:
         "",
         f"{machine['cpu']}, {machine['cores']} cores; load {machine['load_at_start']} at the start; torch "
         f"{machine['packages']['torch']}. Seconds of a kernel on disk by one process of one thread and by two (gloo), "
-        "medians of turns.",
+        "each on a core of its own, medians of turns. *Apart*: two processes at the same time that share nothing, each "
+        "with all of the kernel: what both cores lose to each other. Two ranks can be at most 2 · one / apart times as "
+        "fast.",
         "",
-        f"| kernel | one rank | two ranks | times as fast (at least {TARGET}) | met |",
-        "|---|---:|---:|---:|---|",
+        f"| kernel | one rank | two ranks | apart | times as fast (at least {TARGET}) | at most | met |",
+        "|---|---:|---:|---:|---:|---:|---|",
     ]
     for title, seconds in result["cases"].items():
-        ratio = seconds["1"] / seconds["2"]
-        met = "yes" if ratio >= TARGET else "no"
-        lines.append(f"| {title} | {seconds['1']:.3g} | {seconds['2']:.3g} | {ratio:.2f} | {met} |")
+        one, two, apart = (seconds[way] for way in WAYS)
+        met = "yes" if one / two >= TARGET else "no"
+        lines.append(
+            f"| {title} | {one:.3g} | {two:.3g} | {apart:.3g} | {one / two:.2f} | {2 * one / apart:.2f} | {met} |"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -102,7 +102,7 @@ def _ggn(problem: Problem, params: list[nn.Parameter]) -> GGNLinearOperator:
 
 def _cg(G: GGNLinearOperator) -> Callable[[list[Tensor]], list[Tensor]]:
     shapes = [tuple(p.shape) for p in G._params]
-    damped = G + DAMPING * IdentityLinearOperator(shapes, torch.device("cpu"), torch.float32)
+    damped = G + DAMPING * IdentityLinearOperator(shapes, G._params[0].device, torch.float32)
     return CGInverseLinearOperator(damped, tolerance=TOLERANCE, eps=0.0, max_iter=1000, max_tridiag_iter=0).__matmul__
 
 
