@@ -15,6 +15,7 @@ from torchtangent.kernel.contract import Formed
 from torchtangent.kernel.distributed import Ranks
 from torchtangent.kernel.precision import Precision
 from torchtangent.kernel.way import DifferentUse, Kept, Way, aligned
+from torchtangent.operators import memory
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Panel:
         return whole and t.dtype == self._format(t) and not self._scaled(t)
 
     def _room(self, t: Tensor) -> Tensor:
-        return t.new_empty(self.n, *t.shape[1:], dtype=self._format(t))
+        return memory.empty((self.n, *t.shape[1:]), self._format(t), t.device)
 
     def _scaled(self, t: Tensor) -> bool:
         return self.precision.held == torch.float16 and t.is_floating_point()

@@ -14,7 +14,7 @@ from torchtangent.jacobians.together import is_bias_of
 from torchtangent.kernel.contract import Formed, Forming, Locations, Product, Tokens
 from torchtangent.kernel.panel import Part
 from torchtangent.kernel.pixels import Pixels
-from torchtangent.kernel.task import COPIES, SHARES, Task
+from torchtangent.kernel.task import COPIES, Task
 from torchtangent.kernel.way import ALIGN, Outputs, Way, aligned, is_plain_convolution
 from torchtangent.notice import warn
 
@@ -140,7 +140,7 @@ def _plan_within(task: Task, ways: Mapping[str, str] | None) -> Plan | int:
         panel = max(len(edges1), len(edges2)) - 1
     else:
         kept = int((free - work) / (2 * held))  # samples of a panel; it should have tiles for every rank
-        fits = max(1, kept if task.ranks == 1 else kept // (SHARES * task.ranks))
+        fits = max(1, kept // task.ranks)
         if fits < max(edges1[1], edges2[1]):
             edge = fits
             edges1, edges2 = _cut(task, edge)

@@ -13,7 +13,6 @@ from torchtangent.kernel.contract import Formed
 from torchtangent.kernel.precision import Precision
 from torchtangent.kernel.way import Outputs, Way, aligned
 
-SHARES = 2  # with several ranks, the fewest tiles along an axis for each: enough to share them evenly
 COPIES = 4  # how often J is read or written before it is kept
 _EDGE = {"cpu": 2048, "cuda": 15360}  # most samples along a tile
 
@@ -26,21 +25,23 @@ class Machine:
         kind: "cpu" or "cuda".
         multiplications: Per second, in large matrix products, by number format.
         bandwidth: Bytes per second.
+        exchange: Bytes per second from one rank to the others.
     """
 
     kind: str
     multiplications: Mapping[str, float]
     bandwidth: float
+    exchange: float
 
     @classmethod
     def of(cls, device: torch.device) -> Machine:
         """A typical machine with such a device."""
         if device.type == "cuda":
             rates = {"float64": 2e13, "float32": 2e13, "tf32": 1.5e14, "bfloat16": 3e14, "float16": 3e14}
-            return cls("cuda", rates, 3e12)
+            return cls("cuda", rates, 3e12, 5e10)
         threads = torch.get_num_threads()
         rates = dict.fromkeys(("float32", "tf32", "bfloat16", "float16"), 5e10 * threads)
-        return cls("cpu", {**rates, "float64": 2.5e10 * threads}, 5e9 * threads)
+        return cls("cpu", {**rates, "float64": 2.5e10 * threads}, 5e9 * threads, 1e9)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,12 +74,13 @@ class Task:
 
     @property
     def edge(self) -> int:
-        """Most samples along a tile: large tiles are fast, but there must be enough of them for all ranks."""
+        """Most samples along a tile: large tiles are fast, but all ranks should have as many of them."""
         most = _EDGE[self.machine.kind]
-        if self.ranks > 1:
-            n, m = self.samples
-            most = min(most, aligned(math.ceil(max(n, m or 0) / (SHARES * self.ranks))))
-        return most
+        if self.ranks == 1:
+            return most
+        n = max(self.samples[0], self.samples[1] or 0)
+        each = math.ceil(n / (most * self.ranks))  # with so many rows of tiles for each rank all tiles share evenly
+        return min(most, aligned(math.ceil(n / (each * self.ranks))))
 
     @property
     def pairs(self) -> int:
@@ -98,7 +100,8 @@ class Task:
         products = self.pairs * cost.pair + samples * (blocks * cost.sample + once)
         moved = self.pairs * cost.traffic * self.precision.total.itemsize
         moved += samples * (blocks * cost.opened + copied) * self.precision.held.itemsize
-        return products / rate + moved / self.machine.bandwidth
+        shared = samples * cost.held * self.precision.held.itemsize if self.ranks > 1 else 0
+        return products / rate + moved / self.machine.bandwidth + shared / self.machine.exchange
 
 
 def _forming_once(layer: LayerJacobian) -> int:
