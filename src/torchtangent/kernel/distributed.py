@@ -68,6 +68,9 @@ class Ranks:
         """Complete tensors of which each rank has only its own `stretch` along the first axis."""
         others = range(self.size if self.size > 1 else 0)
         parts = [(t[self.stretch(len(t), rank)], rank) for t in tensors for rank in others]
+        for part, rank in parts:
+            if rank != self.rank:
+                part.zero_()  # to receive into memory that was never written takes several times as long
         under_way = [dist.broadcast(part, src=rank, async_op=True) for part, rank in parts if len(part)]
         for one in under_way:
             one.wait()
