@@ -48,7 +48,7 @@ def main() -> None:
     result: dict[str, Any] = {"device": name, "torch": torch.__version__, "cases": {}}
     for case in args.case or CASES:
         chosen = replace(CASES[case], samples=args.samples or SAMPLES[case])
-        entry = result["cases"][case] = {"title": chosen.title.partition(",")[0], "samples": chosen.samples}
+        entry = result["cases"][case] = {"title": chosen.title.rpartition(",")[0], "samples": chosen.samples}
         for quantity in args.quantity or QUANTITIES:
             builders = {lib: found[quantity] for lib, found in libraries.items() if quantity in found}
             entry[quantity] = measure(chosen, quantity, builders, args.device, args.slowest)
@@ -72,12 +72,13 @@ def measure(
             before = _peak_gib(device, reset=True)
             built = build()
             found[lib] = {k: v.cpu() for k, v in values(built, size, device).items()}
-            entry["gib"] = round(_peak_gib(device) - before, 3)
             vector = built.pack(probe(size).to(device))
             for operation in OPERATIONS[1:]:
                 method = getattr(built, operation)
                 if method is not None and not (operation == "solve" and builder.lazy):
-                    entry[operation] = _median(lambda m=method, v=vector: m(v), device, 20, slowest)
+                    entry[operation] = _median(lambda m=method, v=vector: m(v), device, 10, slowest)
+                if operation == "mv":
+                    entry["gib"] = round(_peak_gib(device) - before, 3)
             del built
         except Exception as error:
             entry["failed"] = _reason(error)
@@ -89,7 +90,7 @@ def measure(
 
 def _best(case: Case, builder: Builder, device: str, slowest: float) -> dict[str, Any]:
     """The fastest setting (batches from large to small while that helps) and its seconds to build."""
-    best: dict[str, Any] = {"failed": "no setting works"}
+    best: dict[str, Any] = {}
     for options in builder.options:
         last = float("inf")
         for batch in _batches(builder, case.samples):
@@ -100,9 +101,9 @@ def _best(case: Case, builder: Builder, device: str, slowest: float) -> dict[str
                     built = run()
                     vector = built.pack(probe(case.problem().size).to(device))
                     run = lambda b=built, v=vector: b.mv(v)  # noqa: E731
-                seconds = _median(run, device, 5, slowest)
+                seconds = _median(run, device, 3, slowest)
             except Exception as error:  # out of memory, for instance: fewer samples at a time may do
-                best.setdefault("reason", _reason(error))
+                best = best if "build" in best else {"failed": _reason(error)}
                 continue
             finally:
                 run = built = vector = None  # type: ignore[assignment]
@@ -183,7 +184,7 @@ def table(result: dict[str, Any]) -> str:
         "Made by `python -m benchmarks.fisher_gpu`; do not edit.",
         "",
         f"{result['device']}, torch {result['torch']}. Exact Fisher of a 10-class softmax, float32 without TF32. "
-        "Seconds to build, of a product and of a solve, medians; the most GiB that building and a product hold at a "
+        "Seconds to build, of a product and of a solve, medians; the most GiB that building and products hold at a "
         "time. Each library in the fastest of its settings. Ratio: the fastest peer's seconds over ours.",
     ]
     for entry in result["cases"].values():

@@ -46,7 +46,14 @@ def _prepare(representation: type) -> Callable[[Problem], Callable[[], Built]]:
         layers = LayerCollection.from_model(problem.model)
 
         def build() -> Built:
-            F = FIM(problem.model, data, representation, variant="classif_logits", layer_collection=layers)
+            F = FIM(
+                problem.model,
+                data,
+                representation,
+                variant="classif_logits",
+                device=str(problem.x.device),
+                layer_collection=layers,
+            )
             if representation is PMatEKFAC:
                 F.update_diag(data)
             return _built(F, layers)

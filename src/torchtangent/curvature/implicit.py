@@ -22,7 +22,8 @@ from torchtangent.jacobians.products import Replayed, Tangent, pull, push, push_
 from torchtangent.notice import listed
 from torchtangent.operators import ImplicitOperator
 
-_KEPT = 64 << 20  # most bytes of graphs that are kept between products
+_KEPT = 64 << 20  # most bytes of graphs that are kept between products,
+_SHARE = 8  # or on a GPU this part of its memory
 _PATIENCE = 4  # the product from which on it pays to keep them
 
 
@@ -30,7 +31,8 @@ _PATIENCE = 4  # the product from which on it pays to keep them
 class Implicit(Representation):
     """F v = (1/N) Σ_n J_nᵀ Λ_n J_n v by one forward-mode and one reverse-mode pass over the data for each v.
 
-    It takes next to no memory. `trace`, `diag`, `logdet` and `dense` need one product per parameter: another
+    It takes little memory: graphs are kept for later products if they fit into 64 MB and twice the size of the model,
+    or into an eighth of a GPU. `trace`, `diag`, `logdet` and `dense` need one product per parameter: another
     representation is faster, or an estimate: `estimate_trace` and `estimate_diag` of the operator, and
     `tt.spectrum.density(F).trace(f)`, for f(λ) = log(λ + damping) of the log-determinant.
     """
@@ -108,7 +110,7 @@ class FisherProduct:
         for x, y in self.batches.pieces(self._size):
             size += batch_size(x) * 2 * sum(self.capture.bytes_per_sample)
             x = map_leaves(Tensor.clone, x)  # a loader may reuse its buffer
-            model = replayed(self.capture, x) if size <= self.capture.budget(_KEPT) else None
+            model = replayed(self.capture, x) if size <= self.capture.budget(_KEPT, _SHARE) else None
             if model is None:
                 return
             kept.append((model, weigh(model.outputs, y)))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from torchtangent.curvature.cotangents import IGNORED, Cotangents
@@ -23,8 +21,7 @@ _ADVICE = {
 }
 _TRACE = 16 << 20  # on a CPU, bytes of activations and factors at a time (see Capture.budget): what its caches hold
 _FEW = 96  # samples: with fewer at a time, a CPU spends most time on calls, so up to twice the bytes are allowed
-_SHARE = 32  # on a GPU, activations and factors get a 32nd of its memory
-_LESS = 8  # where no factors are wanted, this fraction of it, so that to look takes less than a product
+_LOOK = _TRACE // 8  # where no factors are wanted, so that to look takes less than a product
 _KEPT = 96 << 20  # bytes of factors that are kept for a second pass instead of being captured again
 
 
@@ -52,7 +49,7 @@ class LayerSource:
             if self.samples == 0:
                 self._check_likelihood(trace.outputs, y)
             self.samples += len(trace.outputs)
-            parts = self.cotangents.apart(pull(trace.outputs, y), self.capture.cotangents_within(self._room))
+            parts = self.cotangents.apart(pull(trace.outputs, y), self.capture.cotangents_within(_TRACE))
             part, again = next(parts, None), False
             while part is not None:
                 layers = trace.pull(part), again
@@ -118,23 +115,15 @@ class LayerSource:
                 f"The matrix of outputs {tuple(self.capture.output_shape)} takes {many:,} backward passes for each "
                 f"sample. {_ADVICE[self.cotangents.kind]}",
             )
-        fit = self.capture.samples_within(self._room, many)
+        fit = self.capture.samples_within(_TRACE, many)
         if fit < _FEW and self.capture.device.type == "cpu":
-            fit = min(_FEW, self.capture.samples_within(2 * self._room, many))
+            fit = min(_FEW, self.capture.samples_within(2 * _TRACE, many))
         return fit
 
     def _size_of_products(self, x: Inputs) -> int:
         """How many samples at a time where no layer Jacobians are wanted."""
         self.capture.look(x)
-        return self.capture.samples_within(self._room // _LESS, 1)
-
-    @cached_property
-    def _room(self) -> int:
-        """Bytes of activations and factors at a time: many on a GPU, which small pieces would leave idle."""
-        device = self.capture.device
-        if device.type != "cuda":
-            return _TRACE
-        return torch.cuda.get_device_properties(device).total_memory // _SHARE
+        return self.capture.samples_within(_LOOK, 1)
 
 
 def _bytes_of(layers: Layers) -> int:

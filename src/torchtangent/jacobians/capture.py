@@ -41,6 +41,7 @@ from torchtangent.notice import warn
 from torchtangent.operators.space import Space
 
 BUDGET = 256 << 20  # bytes of activations, factors or vectors at a time
+_SHARE = 32  # on a GPU, which few samples at a time leave idle, at least a 32nd of its memory
 
 
 class Capture:
@@ -249,8 +250,10 @@ class Capture:
         fixed, each = self.bytes_per_sample
         return max(1, (self.budget(base) - fixed) // max(1, each))
 
-    def budget(self, base: int) -> int:
-        """Bytes to work with: `base`, and some multiple of the model itself. The same on every machine."""
+    def budget(self, base: int, share: int = _SHARE) -> int:
+        """Bytes to work with: `base`, on a GPU at least 1/share of its memory, and twice the size of the model."""
+        if self.device.type == "cuda":
+            base = max(base, torch.cuda.get_device_properties(self.device).total_memory // share)
         return base + 2 * sum(p.nbytes for p in self.params.values())
 
 
