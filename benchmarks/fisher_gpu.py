@@ -185,7 +185,8 @@ def table(result: dict[str, Any]) -> str:
         "",
         f"{result['device']}, torch {result['torch']}. Exact Fisher of a 10-class softmax, float32 without TF32. "
         "Seconds to build, of a product and of a solve, medians; the most GiB that building and products hold at a "
-        "time. Each library in the fastest of its settings. Ratio: the fastest peer's seconds over ours.",
+        "time. Each library in the fastest of its settings. Ratio: seconds of the fastest peer whose results agree, "
+        "over ours.",
     ]
     for entry in result["cases"].values():
         lines += ["", f"## {entry['title']}, {entry['samples']:,} samples"]
@@ -193,19 +194,33 @@ def table(result: dict[str, Any]) -> str:
         lines += ["", f"| | | {' | '.join(libraries)} | ratio |", f"|---|---|{'---:|' * len(libraries)}---:|"]
         for quantity in QUANTITIES:
             found = entry.get(quantity, {})
+            peers = {lib for lib, e in found.items() if lib != "torchtangent" and e.get("check", {}).get("ok")}
             for operation in (*OPERATIONS, "gib"):
                 figures = {lib: e[operation] for lib, e in found.items() if operation in e}
                 if not figures or (quantity == "implicit" and operation == "build"):
                     continue
-                best = min((t for lib, t in figures.items() if lib != "torchtangent"), default=0.0)
+                best = min((t for lib, t in figures.items() if lib in peers), default=0.0)
                 ours = figures.get("torchtangent", 0.0)
                 ratio = f"{best / ours:.2f}" if best and ours and operation != "gib" else ""
                 cells = [f"{figures[lib]:.3g}" if lib in figures else "" for lib in libraries]
                 said = {"mv": "product", "gib": "peak GiB"}.get(operation, operation)
                 lines.append(f"| {quantity} | {said} | {' | '.join(cells)} | {ratio} |")
-        failed = {(q, lib): e["failed"] for q in QUANTITIES for lib, e in entry.get(q, {}).items() if "failed" in e}
-        lines += [""] * bool(failed) + [f"- {q}, {lib} failed: {why}" for (q, lib), why in failed.items()]
+        results = [(q, lib, e) for q in QUANTITIES for lib, e in entry.get(q, {}).items()]
+        notes = [f"- {q}, {lib} {note}" for q, lib, e in results for note in _notes(e)]
+        lines += [""] * bool(notes) + notes
     return "\n".join(lines) + "\n"
+
+
+def _notes(entry: dict[str, Any]) -> Iterator[str]:
+    """What failed, and what is not compared with."""
+    check = entry.get("check", {})
+    if "failed" in entry:
+        yield f"failed: {entry['failed']}"
+    if check.get("differs"):
+        yield f"computes another matrix, and is not compared with: {check['differs']}"
+    elif check.get("ok") is False:
+        far = [f"{k} by {v['distance']:.1e} from {v['from']}" for k, v in check.items() if isinstance(v, dict)]
+        yield f"DOES NOT AGREE, and is not compared with: {', '.join(far)}"
 
 
 if __name__ == "__main__":
