@@ -53,6 +53,18 @@ def test_products_of_every_layout(left: str, right: str, batch: tuple[int, ...])
     assert close(total, 1 - 0.5 * expected)
 
 
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (3, 40), (40, 1), (9, 9), (20, 20)])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_long_sums_do_not_drift(n: int, m: int, batch: tuple[int, ...]) -> None:
+    """In float32 and one after the other, 300,000 numbers of one sign lose two digits."""
+    a, b = torch.rand(*batch, n, 300_000), torch.rand(*batch, 300_000, m)
+    expected = a.double() @ b.double()
+    assert close(product.product(a, b), expected)
+    total = torch.ones(*batch, n, m)
+    (add_products if batch else add_product)(total, a, b, alpha=-0.5)
+    assert close(total, 1 - 0.5 * expected)
+
+
 @pytest.mark.parametrize(
     ("a", "b"),
     [

@@ -402,3 +402,22 @@ def test_decompositions_of_half_precision(dtype: torch.dtype) -> None:
     for M in (DenseOperator(A), LowRankOperator(torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=dtype))):
         assert_close(M.solve(v, 1.0).float(), torch.linalg.solve(M.dense().float() + torch.eye(2), v.float()), 0.02)
         assert_close(M.sqrt_mv(v).float().norm(), (v.float() @ M.dense().float() @ v.float()).sqrt(), 0.02)
+
+
+def test_eigenvalues_of_long_vectors_are_as_exact_as_their_dtype() -> None:
+    """Sums over many parameters, taken one after the other in float32, would lose three digits."""
+    P, values = 600_000, torch.tensor([24.0, 16.0, 14.0, 11.0, 10.0])
+    diagonal = torch.rand(P) / 10
+    diagonal[:5] = values
+    M = ImplicitOperator(lambda V: diagonal[:, None] * V, P, torch.float32, torch.device("cpu"))
+    found = M.eigh(k=5)
+    assert_close(found.values, values, 1e-6)
+    Q = found.vectors.dense().double()
+    assert_close(Q.T @ Q, eye(5), 1e-5)
+    rows = torch.rand(3, P)
+    low = LowRankOperator(rows)
+    Q = low.eigh().vectors.dense().double()
+    assert_close(low.eigh().values, torch.linalg.svdvals(rows.double()).square(), 1e-6)
+    assert_close(Q.T @ Q, eye(3), 1e-6)
+    assert_close(low @ diagonal, rows.double().T @ (rows.double() @ diagonal.double()), 1e-6)
+    assert_close(low.frobenius(), torch.linalg.matrix_norm(rows.double() @ rows.double().T), 1e-6)

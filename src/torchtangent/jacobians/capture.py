@@ -41,6 +41,7 @@ from torchtangent.notice import warn
 from torchtangent.operators.space import Space
 
 BUDGET = 256 << 20  # bytes of activations, factors or vectors at a time
+_MOST = 1 << 14  # samples at a time: gradients of more lose digits in float32 where MKL sums them for narrow layers
 _SHARE = 32  # on a GPU, which few samples at a time leave idle, at least a 32nd of its memory
 
 
@@ -243,7 +244,7 @@ class Capture:
     def samples_within(self, base: int, cotangents: int) -> int:
         """How many samples at a time keep a trace with so many cotangents within `budget(base)`."""
         fixed, each = self.bytes_per_sample
-        return max(1, self.budget(base) // max(1, fixed + cotangents * each))
+        return min(_MOST, max(1, self.budget(base) // max(1, fixed + cotangents * each)))
 
     def cotangents_within(self, base: int) -> int:
         """How many cotangents at a time keep a trace of one sample within `budget(base)`."""

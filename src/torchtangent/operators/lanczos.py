@@ -88,12 +88,16 @@ def leading_pairs(
         space.shrink(theta, Y, k if converged else kept)
         space.grow(draw(block) if converged else space.rest)
     theta, Y = space.ritz()
-    theta = theta * space.unit
-    values, vectors = theta[:k].to(source.dtype), space.lift(Y[:, :k])
-    rest = (source @ vectors).detach() - vectors * values
-    residuals = torch.linalg.vector_norm(rest, dim=0, dtype=torch.float64)
+    goal = _goal(theta * space.unit, source.dtype, tol)[:k]
+    vectors = space.lift(Y[:, :k])
+    image = (source @ vectors).detach()
+    # Rayleigh quotients have the square of the vectors' error; those of T have its rounding, too.
+    values = ((vectors.double() * image).sum(0) / vectors.double().square().sum(0)).to(source.dtype)
+    values, order = values.sort(descending=True, stable=True)
+    vectors, image = vectors[:, order], image[:, order]
+    residuals = torch.linalg.vector_norm(image - vectors * values, dim=0, dtype=torch.float64)
     # Rounding adds to the residuals that the iteration sees: allow them a factor of two.
-    return values, vectors, residuals, residuals > 2 * _goal(theta, source.dtype, tol)[:k]
+    return values, vectors, residuals, residuals > 2 * goal
 
 
 def _goal(values: Float[Tensor, " R"], dtype: torch.dtype, tol: float) -> Float[Tensor, " R"]:
@@ -148,7 +152,7 @@ class _Subspace:
     def residuals(self, Y: Float[Tensor, "R K"]) -> Float[Tensor, " K"]:
         """‖K U y − θ U y‖: all but the last block is mapped into the subspace."""
         last = Y[-self.rest.shape[1] :]
-        gram = (self.rest.T @ self.rest).double()
+        gram = product(self.rest.T, self.rest).double()
         return (last * (gram @ last)).sum(0).clamp(min=0).sqrt()
 
     def lift(self, Y: Float[Tensor, "R K"]) -> Float[Tensor, "N K"]:
@@ -176,7 +180,7 @@ def _orthonormal(W: Float[Tensor, "N K"], U: Float[Tensor, "N R"], draw: Draw) -
         W = W - product(U, product(U.T, W))
         norms = torch.linalg.vector_norm(W, dim=0)
         W = W / norms.clamp(min=torch.finfo(W.dtype).tiny)
-        sizes, axes = eigh((W.T @ W).double())
+        sizes, axes = eigh(W.double().T @ W.double())
         W = W @ axes.to(W.dtype)
         if bool(sizes[0] > 0.5) and bool((norms > before / 2).all()):
             return W / sizes.sqrt().to(W.dtype)

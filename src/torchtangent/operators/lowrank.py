@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.operators.base import Operator
+from torchtangent.operators.product import product
 from torchtangent.operators.space import Space
 from torchtangent.operators.spectrum import Factorization, Spectrum, rounding, square_sum, thin_spectrum
 
@@ -39,7 +40,7 @@ class LowRankOperator(Operator):
         self._describe(self.rows.shape[1], like=self.rows)
 
     def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
-        return self.rows.T @ (self.rows @ V)
+        return product(self.rows.T, product(self.rows, V))
 
     def _factorize(self, damping: float) -> Factorization:
         return self._spectrum.factorization(damping, repr(self), rounding(self.dtype, max(self.rows.shape)))
@@ -54,5 +55,5 @@ class LowRankOperator(Operator):
         if power == 1:
             return self.rows.square().sum()
         R, P = self.rows.shape
-        gram = self.rows @ self.rows.T if R <= P else self.rows.T @ self.rows
-        return square_sum(gram)
+        rows = self.rows if R <= P else self.rows.T
+        return square_sum(product(rows, rows.T))

@@ -4,6 +4,9 @@ MKL, which `torch.mm` calls, keeps its AVX-512 code to Intel's processors. oneDN
 does not: on an AMD EPYC the same product in float32 took half the time. torch has no public switch between the two;
 the operator below is the one that compiled models call for their linear layers. Where it is missing, switched off
 (`torch.backends.mkldnn.enabled`) or of no use, products are torch's own.
+
+Where a factor is narrow, MKL adds one product after the other: sums of 10⁶ float32 numbers of one sign were off by 10⁻⁴.
+Such products are taken in parts, which are added in float64.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import math
 import platform
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,8 @@ from torchtangent.operators.autocast import without_autocast
 _WORTH = 1 << 22  # multiplications of a product, and
 _EDGE = 8  # its shortest edge, from which on oneDNN is faster,
 _TERMS = 1 << 18  # unless its sums are longer
+_NARROW = 16  # columns: with fewer, MKL's sums are one chain,
+_CHAIN = 1 << 13  # whose terms are at most so many here
 _COPIED = 1 << 24  # numbers of a factor that has to be copied, at most: of a left one by columns, or one with gaps
 _LARGE = 1 << 16  # entries of a weight whose products are worth a look at every operation of a model
 _ALIGNED = 16  # numbers: MKL and GPUs multiply rows that begin at multiples of this faster
@@ -63,6 +68,10 @@ def product(
         if by_onednn(a, b):
             found = _multiply(a, b)
             return found if out is None else out.copy_(found)
+    if _long_sums(a, b):
+        parts = zip(a.split(_CHAIN, -1), b.split(_CHAIN, -2), strict=True)
+        total = reduce(torch.add, ((left @ right).double() for left, right in parts)).to(a.dtype)
+        return total if out is None else out.copy_(total)
     if reused and out is None:
         out = empty_rows(a, *a.shape[:-1], b.shape[-1])
     return torch.bmm(a, b, out=out) if a.dim() == b.dim() == 3 else torch.matmul(a, b, out=out)
@@ -73,7 +82,10 @@ def add_product(
 ) -> None:
     """out += alpha a b."""
     if not by_onednn(a, b):
-        out.addmm_(a, b, alpha=alpha)
+        if _long_sums(a, b):
+            out.add_(product(a, b), alpha=alpha)
+        else:
+            out.addmm_(a, b, alpha=alpha)
         return
     b = _dense(b.T).T
     for part, place in zip(a.split(_ROWS), out.split(_ROWS), strict=True):
@@ -90,7 +102,10 @@ def add_products(
     if len(out) == 1:
         add_product(out[0], a[0], b[0], alpha)
     else:
-        out.baddbmm_(a, b, alpha=alpha)
+        if _long_sums(a, b):
+            out.add_(product(a, b), alpha=alpha)
+        else:
+            out.baddbmm_(a, b, alpha=alpha)
 
 
 def empty_rows(like: Tensor, *shape: int) -> Tensor:
@@ -138,6 +153,12 @@ def by_onednn(a: Tensor, b: Tensor) -> bool:
         return False
     wanted = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
     return not wanted and not any(map(torch._C._functorch.is_functorch_wrapped_tensor, (a, b)))
+
+
+def _long_sums(a: Float[Tensor, "*B n k"], b: Float[Tensor, "*B k m"]) -> bool:
+    """Whether MKL would add more float32 numbers one by one than rounding allows."""
+    narrow = a.shape[-1] > _CHAIN and min(a.shape[-2], b.shape[-1]) < _NARROW
+    return narrow and a.device.type == "cpu" and a.dtype == torch.float32
 
 
 def _suits(a: Tensor, b: Tensor) -> bool:

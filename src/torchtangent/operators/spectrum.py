@@ -26,6 +26,8 @@ from torchtangent.operators.symmetric import eigh
 EXACT_LIMIT = 4096
 """The largest size at which an operator without structure is turned into a dense matrix implicitly."""
 
+_LONG = 1 << 14  # rows of a matrix that LAPACK decomposes at a time
+
 NOISE = 10
 """A decomposition finds a zero eigenvalue within this many roundings of the largest one (measured: up to 6)."""
 
@@ -214,11 +216,21 @@ def thin_spectrum(rows: Float[Tensor, "R P"]) -> Spectrum:
     """
     tall = rows.shape[0] >= rows.shape[1]
     half = rows.dtype in (torch.float16, torch.bfloat16)
-    Q, R = (None, rows.T) if tall else torch.linalg.qr((rows.float() if half else rows).T)
+    Q, R = (None, rows.T) if tall else _qr((rows.float() if half else rows).T)
     R = R.double()  # or the rounding of squares would swamp small eigenvalues
     values, vectors = (t.to(rows.dtype) for t in eigh(R @ R.T))
     vectors = vectors if Q is None else (Q @ vectors.to(Q.dtype)).to(rows.dtype)
     return Spectrum(values.clamp(min=0), Columns(vectors))  # negative by rounding only
+
+
+def _qr(M: Float[Tensor, "P R"]) -> tuple[Float[Tensor, "P R"], Float[Tensor, "R R"]]:
+    """The thin QR decomposition; in parts if M is long, for LAPACK's sums of many float32 numbers lose three digits."""
+    length = max(_LONG, 4 * M.shape[1])
+    if len(M) <= length:
+        return torch.linalg.qr(M)
+    Qs, Rs = zip(*map(torch.linalg.qr, M.split(length)), strict=True)
+    Q, R = _qr(torch.cat(Rs))
+    return torch.cat([one @ part for one, part in zip(Qs, Q.split([len(r) for r in Rs]), strict=True)]), R
 
 
 def square_sum(t: Tensor) -> Float[Tensor, ""]:

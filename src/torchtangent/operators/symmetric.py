@@ -8,12 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchtangent.operators.product import add_product, by_onednn
+from torchtangent.operators.product import add_product, add_products, by_onednn
 
 _BLOCK = {"cpu": 128, "cuda": 1024}  # rows at a time, at least
 _STRIPS = 8
-_NARROW = 16  # columns: with fewer, CPUs add row after row, and the rounding error grows with the number of rows
-_ROWS = 4096  # rows at a time in that case
 _JACOBI = 512  # rows of the largest float32 matrix that a GPU decomposes by Jacobi's method
 _APART = 100  # units of rounding between eigenvalues with which torch's derivatives of eigenvectors are of use
 _TURNED = 2048  # rows that are transposed at a time, as oneDNN needs them
@@ -21,15 +19,9 @@ _TURNED = 2048  # rows that are transposed at a time, as oneDNN needs them
 
 def add_gram(total: Float[Tensor, "*G I I"], rows: Float[Tensor, "*G R I"]) -> None:
     """Add rowsᵀ rows to the lower triangle of `total`; above the diagonal, the result is undefined."""
-    n = rows.shape[-1]
-    if n < _NARROW and rows.device.type == "cpu":
-        for part in rows.split(_ROWS, -2):
-            total += torch.matmul(part.mT, part, out=torch.empty_like(total))  # autocast ignores products with `out`
-        return
     if rows.dim() == 3:
-        total.baddbmm_(rows.mT, rows)
-        return
-    if by_onednn(rows[:_TURNED].T, rows[:_TURNED]) and not rows.T.is_contiguous():
+        add_products(total, rows.mT, rows)
+    elif by_onednn(rows[:_TURNED].T, rows[:_TURNED]) and not rows.T.is_contiguous():
         for part in rows.split(_TURNED):
             _add_strips(total, part.T.contiguous())
     else:
