@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,10 +18,12 @@ from torchtangent.jacobians.call import float32_products, pull_back
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.compare import is_adjoint, noise, norms
 from torchtangent.jacobians.graph import Graph, padding_rows
-from torchtangent.jacobians.inputs import Inputs, batch_size, check_finite, take, wide
+from torchtangent.jacobians.inputs import Inputs, check_finite, take, wide
 
 Tangent = dict[str, Tensor]
 Way = Callable[[Capture, Inputs, Tangent, bool], tuple[Tensor, Tensor]]
+
+_FEW = slice(0, 2)  # the samples on which ways are checked
 
 
 def pull(capture: Capture, x: Inputs, u: Float[Tensor, "N *out"], f: Float[Tensor, "N *out"] | None = None) -> Tangent:
@@ -44,15 +46,14 @@ def push(
     few samples: ⟨u, Jv⟩ = ⟨Jᵀu, v⟩. v is converted to the dtype of the parameters.
     """
     v = {name: t.to(capture.params[name].dtype) for name, t in v.items()}
-    few = _few(x)
     if capture.way is None:
-        capture.way = _choose(capture, few)
+        capture.way = _choose(capture, x)
     if graph and capture.way_has_graph is None:  # a checkpoint inside the model, for instance, does not allow it
-        capture.way_has_graph = not _failure(capture.way, capture, few, graph=True)
+        capture.way_has_graph = not _failure(capture.way, capture, take(x, _FEW), graph=True)
     try:
         f, w = capture.way(capture, x, v, graph and bool(capture.way_has_graph))
     except Unfaithful as error:
-        capture.way, capture.way_has_graph = _choose(capture, few, {_forward: str(error)}), None
+        capture.way, capture.way_has_graph = _choose(capture, x, not_forward=str(error)), None
         return push(capture, x, v, graph=graph)
     check_finite(f.detach())
     capture.compare(x, f.detach())
@@ -65,21 +66,15 @@ def push_otherwise(
     """The same by reverse mode from now on, if the way so far disagrees with it on this batch; None if it does not."""
     if capture.way is not _forward or not (why := _failure(_forward, capture, x)):
         return None
-    capture.way, capture.way_has_graph = _choose(capture, _few(x), {_forward: why}), None
+    capture.way, capture.way_has_graph = _choose(capture, x, not_forward=why), None
     return push(capture, x, v, graph=True)
 
 
-def _few(x: Inputs) -> Inputs:
-    return take(x, slice(0, min(2, batch_size(x))))
-
-
-def _choose(capture: Capture, x: Inputs, failed: Mapping[Way, str] | None = None) -> Way:
-    """The first way that works and is not known to have failed; warns if it is a slow one."""
-    failures = dict(failed or {})
+def _choose(capture: Capture, x: Inputs, not_forward: str = "") -> Way:
+    """The first way that works, but not forward mode if there is a reason against it; warns if it is a slow one."""
+    failures: dict[Way, str] = {_forward: not_forward}
     for way in (_forward, *_SLOW):
-        if way in failures:
-            continue
-        failures[way] = _failure(way, capture, x)
+        failures[way] = failures.get(way) or _failure(way, capture, take(x, _FEW))
         if failures[way]:
             continue
         if way in _SLOW:
