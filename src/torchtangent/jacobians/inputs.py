@@ -204,6 +204,12 @@ def find(result: Any, output: Output) -> Any:
     return getattr(result, "logits", result)
 
 
+def check_loss(loss: Any, call: str) -> None:
+    """Refuse what is no function, such as a class of losses."""
+    if not callable(loss) or isinstance(loss, type):
+        raise TypeError(f"{call}: loss should be a function, got a {type(loss).__name__}.")
+
+
 def losses(loss: Loss, result: Any, output: Output, y: Tensor, n: int) -> Tensor:
     """The loss of each of n samples, (N, 1)."""
     values = loss(find(result, output), y)
