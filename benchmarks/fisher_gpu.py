@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def measure(
             for operation in OPERATIONS[1:]:
                 method = getattr(built, operation)
                 if method is not None and not (operation == "solve" and builder.lazy):
-                    entry[operation] = _median(lambda m=method, v=vector: m(v), device, 10, slowest)
+                    entry[operation] = _median(partial(method, vector), device, 10, slowest)
                 if operation == "mv":
                     entry["gib"] = round(_peak_gib(device) - before, 3)
             del built
@@ -96,17 +97,16 @@ def _best(case: Case, builder: Builder, device: str, slowest: float) -> dict[str
         for batch in _batches(builder, case.samples):
             setting = {"batch": batch, "options": options}
             try:
-                run: Callable[[], Any] = _prepared(case, builder, setting, device)
+                run: Any = _prepared(case, builder, setting, device)
                 if builder.lazy:
                     built = run()
-                    vector = built.pack(probe(case.problem().size).to(device))
-                    run = lambda b=built, v=vector: b.mv(v)  # noqa: E731
+                    run = partial(built.mv, built.pack(probe(case.problem().size).to(device)))
                 seconds = _median(run, device, 3, slowest)
             except Exception as error:  # out of memory, for instance: fewer samples at a time may do
                 best = best if "build" in best else {"failed": _reason(error)}
                 continue
             finally:
-                run = built = vector = None  # type: ignore[assignment]
+                run = built = None
                 _free(device)
             if seconds < best.get("build", float("inf")):
                 best = {"setting": setting, "build": seconds}

@@ -164,11 +164,11 @@ def gram(model: nn.Module, x: Tensor, size: int) -> Tensor:
     return GramMatrix(model, batches, layer_collection=LayerCollection.from_model(model)).to_torch()
 
 
-def best_of(work: Callable[[], Any], repeats: int = 3) -> float | str:
-    """The least seconds of some runs after a first one; or why there are none."""
+def best_of(work: Callable[[], Any]) -> float | str:
+    """The least seconds of three runs after a first one; or why there are none."""
     times = []
     try:
-        for _ in range(1 + repeats):
+        for _ in range(4):
             start = _now()
             work()
             times.append(_now() - start)

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.cases import Case
 from benchmarks.check import deviations, probe, values
-from benchmarks.measure import Time, peak_memory, prepare, rounds, single_run, summary
+from benchmarks.measure import Time, peak_memory, rounds, single_run, summary
 from benchmarks.peers import Builder, Built
 from benchmarks.tune import best_setting
 
@@ -53,7 +53,7 @@ def _compare(
     for lib, builder in builders.items():
         setting = entries[lib]["setting"]
         try:
-            build = prepare(builder, case.problem(setting["batch"]), setting["options"])
+            build = builder.prepare(case.problem(setting["batch"]), **setting["options"])
             cold, built = single_run(build, effort.limit)
             found[lib] = values(built, size)
         except Exception as error:
