@@ -11,7 +11,6 @@ import argparse
 import gc
 import json
 import statistics
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,6 +22,7 @@ import torch
 
 from benchmarks.cases import CASES, Case, Problem
 from benchmarks.check import deviations, probe, values
+from benchmarks.measure import now
 from benchmarks.peers import LIBRARIES, Builder, Built, load
 
 SAMPLES = {"mlp": 4_096, "lenet": 4_096, "resnet18": 512}
@@ -143,11 +143,9 @@ def _median(run: Callable[[], Any], device: str, repeats: int, slowest: float) -
     """The median of some calls after a first one; that one, if it is slow."""
     times: list[float] = []
     for _ in range(1 + repeats):
-        _synchronize(device)
-        start = time.perf_counter()
+        start = now(device)
         run()
-        _synchronize(device)
-        times.append(time.perf_counter() - start)
+        times.append(now(device) - start)
         if sum(times) > slowest:
             break
     return round(statistics.median(times[1:] or times), 6)
@@ -163,11 +161,6 @@ def _importable(names: Any) -> Iterator[tuple[str, dict[str, Builder]]]:
 
 def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:200]
-
-
-def _synchronize(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def _free(device: str) -> None:

@@ -20,6 +20,13 @@ from benchmarks.memory import high_water
 from benchmarks.peers import Built, load
 
 
+def now(device: torch.device | str) -> float:
+    """The time, once a GPU has nothing left to do."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
 class Time(NamedTuple):
     """Seconds by the clock, and of the processor divided by the threads: what a quiet machine would need at least."""
 
