@@ -23,7 +23,7 @@ import torch
 from benchmarks.cases import CASES, Case, Problem
 from benchmarks.check import deviations, probe, values
 from benchmarks.measure import now
-from benchmarks.peers import LIBRARIES, Builder, Built, load
+from benchmarks.peers import LIBRARIES, Builder, Built, load_all, reason
 
 SAMPLES = {"mlp": 4_096, "lenet": 4_096, "resnet18": 512}
 QUANTITIES = ("diagonal", "kfac", "ekfac", "implicit")
@@ -44,7 +44,7 @@ def main() -> None:
     args = parser.parse_args()
     warnings.filterwarnings("ignore")  # the peers' own, of deprecated calls
     torch.backends.cudnn.allow_tf32 = False  # as ours are
-    libraries = dict(_importable(args.only or LIBRARIES))
+    libraries, _ = load_all(args.only or LIBRARIES)
     name = torch.cuda.get_device_name() if args.device == "cuda" else args.device
     result: dict[str, Any] = {"device": name, "torch": torch.__version__, "cases": {}}
     for case in args.case or CASES:
@@ -82,7 +82,7 @@ def measure(
                     entry["gib"] = round(_peak_gib(device) - before, 3)
             del built
         except Exception as error:
-            entry["failed"] = _reason(error)
+            entry["failed"] = reason(error)
         _free(device)
     for lib, check in deviations(found, builders, quantity).items():
         entries[lib]["check"] = check
@@ -103,7 +103,7 @@ def _best(case: Case, builder: Builder, device: str, slowest: float) -> dict[str
                     run = partial(built.mv, built.pack(probe(case.problem().size).to(device)))
                 seconds = _median(run, device, 3, slowest)
             except Exception as error:  # out of memory, for instance: fewer samples at a time may do
-                best = best if "build" in best else {"failed": _reason(error)}
+                best = best if "build" in best else {"failed": reason(error)}
                 continue
             finally:
                 run = built = None
@@ -149,18 +149,6 @@ def _median(run: Callable[[], Any], device: str, repeats: int, slowest: float) -
         if sum(times) > slowest:
             break
     return round(statistics.median(times[1:] or times), 6)
-
-
-def _importable(names: Any) -> Iterator[tuple[str, dict[str, Builder]]]:
-    for name in names:
-        try:
-            yield name, load(name)[0]
-        except Exception as error:
-            print(f"{name} is not measured: {_reason(error)}")
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
 def _free(device: str) -> None:

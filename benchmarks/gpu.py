@@ -24,6 +24,7 @@ from torch import Tensor, nn
 import torchtangent as tt
 from benchmarks.cases import resnet18
 from benchmarks.ntk.cases import lenet, mlp
+from benchmarks.peers import reason
 from torchtangent import spectrum
 from torchtangent.kernel.job import Job
 
@@ -173,7 +174,7 @@ def best_of(work: Callable[[], Any]) -> float | str:
             work()
             times.append(_now() - start)
     except Exception as error:
-        return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        return reason(error)
     finally:
         _free()
     return round(min(times[1:]), 4)

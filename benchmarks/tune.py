@@ -17,7 +17,7 @@ from benchmarks.cases import CASES, Case
 from benchmarks.check import probe
 from benchmarks.machine import THREADS
 from benchmarks.measure import single_run
-from benchmarks.peers import LIBRARIES, QUANTITIES, Builder, load
+from benchmarks.peers import LIBRARIES, QUANTITIES, Builder, load, reason
 
 SETTINGS = Path(__file__).parent / "settings.json"
 
@@ -89,7 +89,7 @@ def main() -> None:
                 continue
             found = search(CASES[case], builder, args.repeats, args.limit)
         except Exception as error:
-            print(f"{case} {quantity} {library}: {type(error).__name__}: {error}", flush=True)
+            print(f"{case} {quantity} {library}: {reason(error)}", flush=True)
             continue
         kept = settings()
         kept.setdefault(case, {}).setdefault(quantity, {})[library] = found
