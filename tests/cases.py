@@ -97,11 +97,11 @@ def convert(inputs: Inputs, dtype: torch.dtype) -> Inputs:
     return inputs.to(dtype) if inputs.is_floating_point() else inputs
 
 
-def readout(body: nn.Module, x: Tensor, outputs: int = 3) -> nn.Module:
-    """The body, a smooth nonlinearity and a linear head of the right size."""
+def readout(body: nn.Module, x: Tensor) -> nn.Module:
+    """The body, a smooth nonlinearity and a linear head with three outputs."""
     with torch.no_grad():
         width = body.eval()(x).flatten(1).shape[1]
-    return nn.Sequential(body, nn.Tanh(), nn.Flatten(), nn.Linear(width, outputs))
+    return nn.Sequential(body, nn.Tanh(), nn.Flatten(), nn.Linear(width, 3))
 
 
 def layer(name: str, make: Callable[[], nn.Module], *shape: int, samples: int = 4, **options: Any) -> None:
