@@ -9,7 +9,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from cases import ZOO, Case
+from cases import Case, every_case
 from oracle import assert_close, relative_error
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -17,15 +17,6 @@ from torch.utils.data import Dataset
 from torchtangent import spectrum
 from torchtangent.kernel import columns, projection, sketch
 from torchtangent.operators.product import product
-
-every_case = pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())
-
-
-@pytest.fixture
-def silence(request: pytest.FixtureRequest, case: Case) -> None:
-    """A case that needs no slow fallback must not warn: its warnings stay errors."""
-    if case.may_warn:
-        request.getfixturevalue("quiet")
 
 
 def mlp(outputs: int = 3, width: int = 20) -> nn.Module:
