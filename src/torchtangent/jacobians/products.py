@@ -5,18 +5,15 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from torchtangent.jacobians.call import float32_products, pull_back
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.compare import is_adjoint, noise, norms
+from torchtangent.jacobians.faithful import Faithful, Unfaithful
 from torchtangent.jacobians.graph import Graph, padding_rows
 from torchtangent.jacobians.inputs import Inputs, check_finite, take, wide
 
@@ -42,7 +39,7 @@ def push(
     """f(x) and J v, by the first way that works for this model; with `graph`, f keeps its graph if the way has one.
 
     Forward mode is the fastest, but it does not support all layers, and it differs from reverse mode where a model uses
-    `no_grad` (see `Faithful`) or an embedding has a padding row. So each way is first checked against the adjoint on a
+    `no_grad` (see faithful.py) or an embedding has a padding row. So each way is first checked against the adjoint on a
     few samples: ⟨u, Jv⟩ = ⟨Jᵀu, v⟩. v is converted to the dtype of the parameters.
     """
     v = {name: t.to(capture.params[name].dtype) for name, t in v.items()}
@@ -102,38 +99,6 @@ def _failure(way: Way, capture: Capture, x: Inputs, *, graph: bool = False) -> s
         lacking = re.search(r"forward AD with (\S+)", str(error))
         return f"{lacking[1]} lacks it" if lacking else str(error).splitlines()[0][:120]
     return "" if adjoint else "it disagrees with the reverse one"
-
-
-class Unfaithful(RuntimeError):
-    """Forward mode may have differentiated what reverse mode leaves out."""
-
-
-class Faithful(TorchFunctionMode):
-    """Inside, a forward pass in forward mode; raises `Unfaithful` at its end if reverse mode leaves out a part of it.
-
-    It depends on the data whether the two then differ, and a model may do so for some data only: each pass is watched.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._left_out = False
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        without = not torch.is_grad_enabled() or func == torch.Tensor.data.__get__  # type: ignore[attr-defined]
-        if without and isinstance(result, Tensor) and result.is_floating_point():
-            self._left_out |= any(isinstance(t, Tensor) and _carries(t) for t in tree_leaves((args, kwargs)))
-        return result
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        if self._left_out and error[0] is None:
-            raise Unfaithful("it may differentiate what the model computes without gradients")
-
-
-def _carries(t: Tensor) -> bool:
-    """Whether forward mode has a derivative of a tensor."""
-    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(t).tangent is not None
 
 
 def _probe(
