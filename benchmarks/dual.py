@@ -24,6 +24,7 @@ from torch import Tensor
 import torchtangent as tt
 from benchmarks import linear_page
 from benchmarks.machine import THREADS, describe
+from benchmarks.measure import now
 from benchmarks.ntk.cases import lenet
 from torchtangent.linear import dual
 from torchtangent.linear.linearize import linearize
@@ -130,10 +131,10 @@ def on_gpu(
         torch.backends.cuda.matmul.fp32_precision = precision
         rough = dual.SGD(K, y[:, :4], **rule).run(epochs=2, batch_size=BATCH)
         dual.SGD(K, y, **rule).run(batch_size=BATCH)  # warms up
-        start = _now(device)
+        start = now(device)
         fit = dual.SGD(K, y, **rule).run(epochs=epochs, batch_size=BATCH)
         result[precision] = {
-            "seconds": _now(device) - start,
+            "seconds": now(device) - start,
             "error of c after 2 epochs": float((rough.c - exact.c).norm() / exact.c.norm()),
             "error of the loss": float((rough.train_loss - exact.train_loss).norm() / exact.train_loss.norm()),
             "training loss": float(fit.train_loss[-1].mean()),
@@ -143,12 +144,6 @@ def on_gpu(
         print(precision, result[precision], flush=True)
     torch.backends.cuda.matmul.fp32_precision = before
     return result
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 if __name__ == "__main__":

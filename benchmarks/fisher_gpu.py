@@ -11,10 +11,10 @@ import argparse
 import gc
 import json
 import statistics
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ import torch
 
 from benchmarks.cases import CASES, Case, Problem
 from benchmarks.check import deviations, probe, values
-from benchmarks.peers import LIBRARIES, Builder, Built, load
+from benchmarks.measure import now
+from benchmarks.peers import LIBRARIES, Builder, Built, load_all, reason
 
 SAMPLES = {"mlp": 4_096, "lenet": 4_096, "resnet18": 512}
 QUANTITIES = ("diagonal", "kfac", "ekfac", "implicit")
@@ -43,7 +44,7 @@ def main() -> None:
     args = parser.parse_args()
     warnings.filterwarnings("ignore")  # the peers' own, of deprecated calls
     torch.backends.cudnn.allow_tf32 = False  # as ours are
-    libraries = dict(_importable(args.only or LIBRARIES))
+    libraries, _ = load_all(args.only or LIBRARIES)
     name = torch.cuda.get_device_name() if args.device == "cuda" else args.device
     result: dict[str, Any] = {"device": name, "torch": torch.__version__, "cases": {}}
     for case in args.case or CASES:
@@ -76,12 +77,12 @@ def measure(
             for operation in OPERATIONS[1:]:
                 method = getattr(built, operation)
                 if method is not None and not (operation == "solve" and builder.lazy):
-                    entry[operation] = _median(lambda m=method, v=vector: m(v), device, 10, slowest)
+                    entry[operation] = _median(partial(method, vector), device, 10, slowest)
                 if operation == "mv":
                     entry["gib"] = round(_peak_gib(device) - before, 3)
             del built
         except Exception as error:
-            entry["failed"] = _reason(error)
+            entry["failed"] = reason(error)
         _free(device)
     for lib, check in deviations(found, builders, quantity).items():
         entries[lib]["check"] = check
@@ -96,17 +97,16 @@ def _best(case: Case, builder: Builder, device: str, slowest: float) -> dict[str
         for batch in _batches(builder, case.samples):
             setting = {"batch": batch, "options": options}
             try:
-                run: Callable[[], Any] = _prepared(case, builder, setting, device)
+                run: Any = _prepared(case, builder, setting, device)
                 if builder.lazy:
                     built = run()
-                    vector = built.pack(probe(case.problem().size).to(device))
-                    run = lambda b=built, v=vector: b.mv(v)  # noqa: E731
+                    run = partial(built.mv, built.pack(probe(case.problem().size).to(device)))
                 seconds = _median(run, device, 3, slowest)
             except Exception as error:  # out of memory, for instance: fewer samples at a time may do
-                best = best if "build" in best else {"failed": _reason(error)}
+                best = best if "build" in best else {"failed": reason(error)}
                 continue
             finally:
-                run = built = vector = None  # type: ignore[assignment]
+                run = built = None
                 _free(device)
             if seconds < best.get("build", float("inf")):
                 best = {"setting": setting, "build": seconds}
@@ -143,31 +143,12 @@ def _median(run: Callable[[], Any], device: str, repeats: int, slowest: float) -
     """The median of some calls after a first one; that one, if it is slow."""
     times: list[float] = []
     for _ in range(1 + repeats):
-        _synchronize(device)
-        start = time.perf_counter()
+        start = now(device)
         run()
-        _synchronize(device)
-        times.append(time.perf_counter() - start)
+        times.append(now(device) - start)
         if sum(times) > slowest:
             break
     return round(statistics.median(times[1:] or times), 6)
-
-
-def _importable(names: Any) -> Iterator[tuple[str, dict[str, Builder]]]:
-    for name in names:
-        try:
-            yield name, load(name)[0]
-        except Exception as error:
-            print(f"{name} is not measured: {_reason(error)}")
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
-
-
-def _synchronize(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def _free(device: str) -> None:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 import torchtangent as tt
 from benchmarks.cases import resnet18
 from benchmarks.ntk.cases import lenet, mlp
+from benchmarks.peers import reason
 from torchtangent import spectrum
 from torchtangent.kernel.job import Job
 
@@ -164,16 +165,16 @@ def gram(model: nn.Module, x: Tensor, size: int) -> Tensor:
     return GramMatrix(model, batches, layer_collection=LayerCollection.from_model(model)).to_torch()
 
 
-def best_of(work: Callable[[], Any], repeats: int = 3) -> float | str:
-    """The least seconds of some runs after a first one; or why there are none."""
+def best_of(work: Callable[[], Any]) -> float | str:
+    """The least seconds of three runs after a first one; or why there are none."""
     times = []
     try:
-        for _ in range(1 + repeats):
+        for _ in range(4):
             start = _now()
             work()
             times.append(_now() - start)
     except Exception as error:
-        return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        return reason(error)
     finally:
         _free()
     return round(min(times[1:]), 4)

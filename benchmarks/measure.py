@@ -14,10 +14,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.cases import CASES, TINY, Problem
+from benchmarks.cases import CASES, TINY
 from benchmarks.machine import THREADS
 from benchmarks.memory import high_water
-from benchmarks.peers import Builder, Built, load
+from benchmarks.peers import Built, load
+
+
+def now(device: torch.device | str) -> float:
+    """The time, once a GPU has nothing left to do."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 class Time(NamedTuple):
@@ -70,11 +77,6 @@ def summary(times: list[Time]) -> dict[str, float | int]:
     return {"median": statistics.median(walls), "min": min(walls), "cpu": least_cpu, "repeats": len(times)}
 
 
-def prepare(builder: Builder, problem: Problem, options: Mapping[str, Any]) -> Callable[[], Built]:
-    """The measured part of a builder, for a problem and a library's own options."""
-    return builder.prepare(problem, **options)
-
-
 def peak_memory(case: str, quantity: str, library: str, setting: Mapping[str, Any], limit: float) -> dict:
     """Peak resident megabytes beyond the model and the data, after each operation, from a fresh process."""
     command = [sys.executable, "-m", "benchmarks.measure", case, quantity, library, json.dumps(dict(setting))]
@@ -93,9 +95,9 @@ def _measure_memory(case: str, quantity: str, library: str, setting: dict[str, A
     builders, _ = load(library)
     builder, options = builders[quantity], setting.get("options", {})
     tiny = TINY.problem()
-    _multiply(prepare(builder, tiny, options)(), torch.ones(tiny.size))  # loads code, takes little memory
+    _multiply(builder.prepare(tiny, **options)(), torch.ones(tiny.size))  # loads code, takes little memory
     problem = CASES[case].problem(setting.get("batch"))
-    build = prepare(builder, problem, options)
+    build = builder.prepare(problem, **options)
     v = torch.ones(problem.size)
     gc.collect()
     before = high_water()

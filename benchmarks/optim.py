@@ -15,7 +15,6 @@ import copy
 import importlib.util
 import json
 import statistics
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from torch import Tensor, nn
 import torchtangent as tt
 from benchmarks import optim_page
 from benchmarks.machine import THREADS, describe
+from benchmarks.measure import now
 from benchmarks.pieces import Pieces
 from torchtangent.lab import models
 
@@ -194,10 +194,10 @@ def measure(work: Workload, every: int, turn: int, cycles: int) -> dict[str, Any
 
 def _timed(step: Callable[[], Tensor], count: int, device: torch.device) -> tuple[float, float]:
     """Seconds of one of `count` steps in a row, and the last loss."""
-    start = _now(device)
+    start = now(device)
     for _ in range(count):
         loss = step()
-    return (_now(device) - start) / count, float(loss)
+    return (now(device) - start) / count, float(loss)
 
 
 def _check(name: str, losses: list[float], optimizer: Any) -> None:
@@ -210,7 +210,7 @@ def _pieces(
     watched: dict[str, Contender], every: int, cycles: int, device: torch.device
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Median seconds of the pieces of ordinary and of renewing steps, the device waited for after each piece."""
-    pieces = Pieces(lambda: _now(device))
+    pieces = Pieces(lambda: now(device))
     seen: dict[str, dict[str, list[dict[str, float]]]] = {name: {"ordinary": [], "renewing": []} for name in watched}
     with pieces.watching():
         for i in range(cycles * every):
@@ -225,12 +225,6 @@ def _pieces(
         }
         for name, kinds in seen.items()
     }
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ the machine's description, prints a table, and remakes results/README.md from th
 import argparse
 import json
 import warnings
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 
 from benchmarks.cases import CASES, Case
 from benchmarks.machine import THREADS, describe
-from benchmarks.peers import LIBRARIES, QUANTITIES, Builder, load
+from benchmarks.peers import LIBRARIES, QUANTITIES, load_all
 from benchmarks.report import markdown, text_table
 from benchmarks.session import Effort, measure, weigh
 
@@ -32,7 +31,7 @@ def main() -> None:
     warnings.filterwarnings("ignore")  # the peers' own, of deprecated calls
     args.out.mkdir(parents=True, exist_ok=True)
     _write(args.out / "machine.json", describe())
-    libraries, missing = _load(args.only or LIBRARIES)
+    libraries, missing = load_all(args.only or LIBRARIES)
     for name in args.case or CASES:
         path = args.out / f"{name}.json"
         result = _earlier(path, CASES[name], partly=args.only or args.quantity or args.memory == "only")
@@ -66,18 +65,6 @@ def _arguments() -> argparse.Namespace:
     if args.quick:
         args.memory = "no"
     return args
-
-
-def _load(names: Iterable[str]) -> tuple[dict[str, dict[str, Builder]], dict[str, str]]:
-    """The libraries that import, and for the others the reason."""
-    libraries, missing = {}, {}
-    for name in names:
-        try:
-            libraries[name] = load(name)[0]
-        except Exception as error:
-            missing[name] = f"{type(error).__name__}: {error}"
-            print(f"{name} is not measured: {missing[name]}")
-    return libraries, missing
 
 
 def _earlier(path: Path, case: Case, partly: Any) -> dict[str, Any]:

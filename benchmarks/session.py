@@ -7,8 +7,8 @@ from typing import Any
 
 from benchmarks.cases import Case
 from benchmarks.check import deviations, probe, values
-from benchmarks.measure import Time, peak_memory, prepare, rounds, single_run, summary
-from benchmarks.peers import Builder, Built
+from benchmarks.measure import Time, peak_memory, rounds, single_run, summary
+from benchmarks.peers import Builder, Built, reason
 from benchmarks.tune import best_setting
 
 Entries = dict[str, dict[str, Any]]  # library → what was measured of it, or why not
@@ -53,11 +53,11 @@ def _compare(
     for lib, builder in builders.items():
         setting = entries[lib]["setting"]
         try:
-            build = prepare(builder, case.problem(setting["batch"]), setting["options"])
+            build = builder.prepare(case.problem(setting["batch"]), **setting["options"])
             cold, built = single_run(build, effort.limit)
             found[lib] = values(built, size)
         except Exception as error:
-            entries[lib]["failed"] = _reason(error)
+            entries[lib]["failed"] = reason(error)
             continue
         builds[lib] = build
         entries[lib]["seconds"] = {"cold build": summary([cold])}
@@ -97,7 +97,7 @@ def _time(
             try:
                 first, _ = single_run(run, effort.limit)
             except Exception as error:
-                entries[lib][f"{operation} failed"] = _reason(error)
+                entries[lib][f"{operation} failed"] = reason(error)
                 continue
             if operation == "solve" and not builders[lib].lazy:
                 enter("first solve", {lib: [first]})
@@ -106,7 +106,3 @@ def _time(
             else:
                 runs[lib], warm[lib] = run, first
         enter(operation, rounds(runs, effort.repeats, effort.budget / 4, effort.limit, warm))
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -7,15 +7,17 @@ building does nothing) wins. `run` reads what is found here, so that its own tim
 import argparse
 import itertools
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.cases import CASES, Case
+from benchmarks.check import probe
 from benchmarks.machine import THREADS
-from benchmarks.measure import prepare, single_run
-from benchmarks.peers import LIBRARIES, QUANTITIES, Builder, load
+from benchmarks.measure import single_run
+from benchmarks.peers import LIBRARIES, QUANTITIES, Builder, load, reason
 
 SETTINGS = Path(__file__).parent / "settings.json"
 
@@ -35,7 +37,7 @@ def search(case: Case, builder: Builder, repeats: int, limit: float) -> dict[str
     """Tries batch sizes from large to small until they stop helping, for each of the builder's options."""
     tried: dict[str, float] = {}
     best: dict[str, Any] = {"seconds": float("inf")}
-    for options in builder.options or ({},):
+    for options in builder.options:
         last = float("inf")
         for batch in builder.batches:
             if batch is not None and batch >= case.samples and None in builder.batches:
@@ -55,11 +57,10 @@ def _seconds(
 ) -> float:
     """The least processor seconds of a few builds, or of a few products where building does nothing."""
     problem = case.problem(batch)
-    run: Any = prepare(builder, problem, options)
+    run: Any = builder.prepare(problem, **options)
     if builder.lazy:
         built = run()
-        v = built.pack(torch.randn(problem.size, generator=torch.Generator().manual_seed(1)))
-        run = lambda: built.mv(v)  # noqa: E731
+        run = partial(built.mv, built.pack(probe(problem.size)))
     least = float("inf")
     for _ in range(repeats):
         taken = single_run(run, limit)[0]
@@ -88,7 +89,7 @@ def main() -> None:
                 continue
             found = search(CASES[case], builder, args.repeats, args.limit)
         except Exception as error:
-            print(f"{case} {quantity} {library}: {type(error).__name__}: {error}", flush=True)
+            print(f"{case} {quantity} {library}: {reason(error)}", flush=True)
             continue
         kept = settings()
         kept.setdefault(case, {}).setdefault(quantity, {})[library] = found

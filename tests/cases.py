@@ -3,6 +3,7 @@
     for case in ZOO.values():
         model, inputs, output = case.build()
 
+A test decorated with `every_case` is given each as `case`; the fixture `silence` keeps the warnings of most as errors.
 A build is fresh and always the same: weights and inputs are drawn in float32 from a seed made of the case's
 name and then converted, so that the float32 and the float64 build are the same function. All models are in
 eval mode, no parameter keeps its initial 0 or 1, and inputs hold the samples along their first axis.
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -97,11 +99,11 @@ def convert(inputs: Inputs, dtype: torch.dtype) -> Inputs:
     return inputs.to(dtype) if inputs.is_floating_point() else inputs
 
 
-def readout(body: nn.Module, x: Tensor, outputs: int = 3) -> nn.Module:
-    """The body, a smooth nonlinearity and a linear head of the right size."""
+def readout(body: nn.Module, x: Tensor) -> nn.Module:
+    """The body, a smooth nonlinearity and a linear head with three outputs."""
     with torch.no_grad():
         width = body.eval()(x).flatten(1).shape[1]
-    return nn.Sequential(body, nn.Tanh(), nn.Flatten(), nn.Linear(width, outputs))
+    return nn.Sequential(body, nn.Tanh(), nn.Flatten(), nn.Linear(width, 3))
 
 
 def layer(name: str, make: Callable[[], nn.Module], *shape: int, samples: int = 4, **options: Any) -> None:
@@ -1229,3 +1231,6 @@ def _() -> tuple[nn.Module, Inputs]:
 
     model = Wired(wiring, table=nn.Embedding(5, 2), lin=nn.Linear(3, 2), head=nn.Linear(4, 2))
     return model, {"words": torch.randint(5, (4, 3)), "numbers": torch.randn(4, 3)}
+
+
+every_case = pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())

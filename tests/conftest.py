@@ -11,10 +11,14 @@ import importlib.util
 import os
 import warnings
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from jaxtyping import install_import_hook
+
+if TYPE_CHECKING:
+    from cases import Case
 
 SHAPES = bool(os.environ.get("TORCHTANGENT_SHAPES")) and importlib.util.find_spec("beartype") is not None
 if SHAPES:
@@ -62,6 +66,13 @@ def _seed() -> None:
     torch.default_generator.manual_seed(0)  # torch.manual_seed takes 1 ms to note a traceback for absent devices
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(0)
+
+
+@pytest.fixture
+def silence(request: pytest.FixtureRequest, case: Case) -> None:
+    """A case of the zoo that needs no slow fallback must not warn: its warnings stay errors."""
+    if case.may_warn:
+        request.getfixturevalue("quiet")
 
 
 @pytest.fixture

@@ -25,6 +25,11 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
+def flat(model: nn.Module) -> Tensor:
+    """All parameters as one vector."""
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
 def take(inputs: Inputs, index: slice | Tensor) -> Inputs:
     """The chosen samples of a tensor, a tuple or a dict of tensors."""
     if isinstance(inputs, Tensor):

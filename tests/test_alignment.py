@@ -113,19 +113,6 @@ def test_inputs_and_outputs_of_every_form(name: str) -> None:
         assert_close(alignment.target(model, x, g, output=output), expected)
 
 
-class Items:
-    """A data set of single inputs."""
-
-    def __init__(self, x: Tensor) -> None:
-        self.x = x
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, i: int) -> Tensor:
-        return self.x[i]
-
-
 @pytest.mark.parametrize("count", [1, 9])
 def test_in_batches_of_a_data_set_for_some_parameters(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     model, x = mlp(3), torch.randn(N, 6, dtype=torch.float64)
@@ -137,7 +124,7 @@ def test_in_batches_of_a_data_set_for_some_parameters(monkeypatch: pytest.Monkey
     read: list[int] = []
     batch = columns.Samples.batch
     monkeypatch.setattr(columns.Samples, "batch", lambda s, i, j: read.append(j - i) or batch(s, i, j))
-    assert_close(alignment.target(model, Items(x), g, params="0.weight"), expected)
+    assert_close(alignment.target(model, list(x), g, params="0.weight"), expected)
     assert max(read) < N
     assert sum(read) >= N * -(-count // 4)  # four columns at a time
 

@@ -475,7 +475,7 @@ def test_path_norms_with_pooling(pool: Any) -> None:
 @every_net
 def test_fisher_rao(name: str, kind: str) -> None:
     model, _, x, y = problem(name)
-    theta = torch.cat([p.detach().flatten() for p in model.parameters()])
+    theta = oracle.flat(model)
     F = oracle.fisher(model, [(x, y)], kind=kind)
     assert fisher_rao(model, x, y, kind=kind) == pytest.approx(float(theta @ F @ theta) ** 0.5, rel=1e-10)
 
@@ -493,7 +493,7 @@ def test_fisher_rao_of_a_homogeneous_network() -> None:
 def test_fisher_rao_of_one_output() -> None:
     model, x = mlp(4, 6, 1), torch.randn(20, 4, dtype=DOUBLE)
     y = torch.randint(2, (20,))
-    theta = torch.cat([p.detach().flatten() for p in model.parameters()])
+    theta = oracle.flat(model)
     F = oracle.fisher(model, [(x, y.double()[:, None])], likelihood="bernoulli", kind="empirical")
     found = measures(model, model, x, 2 * y - 1)
     assert found.fisher_rao == pytest.approx(float(theta @ F @ theta) ** 0.5, rel=1e-10)
@@ -552,7 +552,7 @@ def test_half_precision(dtype: torch.dtype) -> None:
     model, init, x, y = problem("mlp")
     model, init, x = model.to(dtype), init.to(dtype), x.to(dtype)
     wide = copy.deepcopy(model).double()
-    theta = torch.cat([p.detach().flatten() for p in wide.parameters()])
+    theta = oracle.flat(wide)
     exact = oracle.fisher(wide, [(x.double(), y)], kind="empirical")
     rao = float(theta @ exact @ theta) ** 0.5
     assert fisher_rao(model, x, y) == pytest.approx(rao, rel=0.02)

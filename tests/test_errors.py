@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from cases import ZOO, Wired
+from oracle import flat
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -806,11 +807,7 @@ def test_parameters_are_made_a_vector_by_what_the_message_says() -> None:
         G @ model.parameters()
     with pytest.raises(TypeError, match=r"got Sequential. Pass dict\(model.named_parameters\(\)\)"):
         G @ model
-    assert_close(torch.cat([p.flatten() for p in G @ list(model.parameters())]), G @ _flat(model))
-
-
-def _flat(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
+    assert_close(torch.cat([p.flatten() for p in G @ list(model.parameters())]), G @ flat(model))
 
 
 def test_a_kernel_in_the_place_of_the_time_is_not_printed() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from oracle import flat
 from torch import Tensor, nn
 
 import torchtangent as tt
@@ -46,10 +47,6 @@ def train(model: nn.Module, opt: torch.optim.Optimizer, x: Tensor, y: Tensor, st
         opt.zero_grad()
         F.cross_entropy(model(x), y).backward()
         opt.step()
-
-
-def flat(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
 def network() -> nn.Module:

@@ -72,7 +72,7 @@ class Dense:
         J = oracle.jacobian(model, x)
         self.J = J.flatten(0, 1)  # (N·C, P)
         self.K = self.J @ self.J.T
-        self.theta = torch.cat([p.detach().flatten() for p in model.parameters()])
+        self.theta = oracle.flat(model)
         self.columns = {
             name: torch.cat([oracle.positions(model)[p].flatten() for p in names])
             for name, names in oracle.modules(model).items()

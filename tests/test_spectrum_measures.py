@@ -18,8 +18,8 @@ from torchtangent.kernel.sketch import Features
 from torchtangent.operators import DenseOperator, ImplicitOperator, LowRankOperator
 
 
-def features(rows: int, columns: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(rows, columns, dtype=torch.float64).to(dtype)
+def features(rows: int, columns: int) -> Tensor:
+    return torch.randn(rows, columns, dtype=torch.float64)
 
 
 def gaussian(x: Tensor, z: Tensor) -> Tensor:

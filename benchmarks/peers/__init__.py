@@ -1,7 +1,7 @@
 """One adapter per library. An adapter is a module with `DISTRIBUTION` (its name on PyPI) and `BUILDERS`."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -16,6 +16,7 @@ LIBRARIES = ("torchtangent", "nngeometry", "curvlinops", "backpack", "torch_func
 QUANTITIES = ("diagonal", "kfac", "ekfac", "block", "implicit")
 DAMPING = 1e-3
 TOLERANCE = 1e-3  # of conjugate gradients: relative residual
+BATCHES = (None, 256, 128, 64, 32, 16, 8)  # sizes that most libraries try, from all samples at once on
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,23 @@ def load(library: str) -> tuple[dict[str, Builder], str]:
     except PackageNotFoundError as error:
         raise ImportError(f"{adapter.DISTRIBUTION} is not installed") from error
     return adapter.BUILDERS, found
+
+
+def load_all(libraries: Iterable[str]) -> tuple[dict[str, dict[str, Builder]], dict[str, str]]:
+    """The builders of the libraries that import, and for the others the reason, which is printed."""
+    found, missing = {}, {}
+    for library in libraries:
+        try:
+            found[library] = load(library)[0]
+        except Exception as error:
+            missing[library] = reason(error)
+            print(f"{library} is not measured: {missing[library]}")
+    return found, missing
+
+
+def reason(error: Exception) -> str:
+    """What went wrong, in a line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
 def diagonal_of(values: Tensor) -> Built:

@@ -15,7 +15,7 @@ from backpack.utils.kroneckers import apply_kfac_mat_prod
 from torch import Tensor, nn
 
 from benchmarks.cases import Problem
-from benchmarks.peers import Builder, Built, diagonal_of, flatten, splitter
+from benchmarks.peers import BATCHES, Builder, Built, diagonal_of, flatten, splitter
 
 DISTRIBUTION = "backpack-for-pytorch"
 
@@ -77,10 +77,10 @@ def _sweep(problem: Problem, extension: type, field: str) -> Callable[[], list[l
 
 
 BUILDERS = {
-    "diagonal": Builder(diagonal, (None, 256, 128, 64, 32, 16, 8)),
+    "diagonal": Builder(diagonal, BATCHES),
     "kfac": Builder(
         kfac,
-        (None, 256, 128, 64, 32, 16, 8),
+        BATCHES,
         differs="a block per parameter; for convolutions gradients are summed over locations",
     ),
 }

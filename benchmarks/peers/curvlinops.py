@@ -18,7 +18,7 @@ from curvlinops.examples import IdentityLinearOperator
 from torch import Tensor, nn
 
 from benchmarks.cases import Problem
-from benchmarks.peers import DAMPING, TOLERANCE, Builder, Built, flatten, splitter
+from benchmarks.peers import BATCHES, DAMPING, TOLERANCE, Builder, Built, flatten, splitter
 
 DISTRIBUTION = "curvlinops-for-pytorch"
 
@@ -116,11 +116,9 @@ def _grouped(problem: Problem, groups: list[list[nn.Parameter]]) -> Callable[[Te
     return pack
 
 
-_BATCHES = (None, 256, 128, 64, 32, 16, 8)
-
 BUILDERS = {
-    "kfac": Builder(kfac, _BATCHES),
-    "ekfac": Builder(ekfac, _BATCHES),
-    "block": Builder(block, _BATCHES, lazy=True),
-    "implicit": Builder(implicit, _BATCHES, lazy=True),
+    "kfac": Builder(kfac, BATCHES),
+    "ekfac": Builder(ekfac, BATCHES),
+    "block": Builder(block, BATCHES, lazy=True),
+    "implicit": Builder(implicit, BATCHES, lazy=True),
 }

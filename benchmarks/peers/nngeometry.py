@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.cases import Problem
-from benchmarks.peers import DAMPING, Builder, Built, refuse_large_blocks
+from benchmarks.peers import BATCHES, DAMPING, Builder, Built, refuse_large_blocks
 
 DISTRIBUTION = "nngeometry"
 
@@ -81,12 +81,10 @@ def _dict(v: PVector) -> PVector:
     return v
 
 
-_BATCHES = (None, 256, 128, 64, 32, 16, 8)
-
 BUILDERS = {
-    "diagonal": Builder(_prepare(PMatDiag), _BATCHES),
-    "kfac": Builder(_prepare(PMatKFAC), _BATCHES),
-    "ekfac": Builder(_prepare(PMatEKFAC), _BATCHES),
-    "block": Builder(_prepare(PMatBlockDiag), _BATCHES),
-    "implicit": Builder(_prepare(PMatImplicit), _BATCHES, lazy=True),
+    "diagonal": Builder(_prepare(PMatDiag), BATCHES),
+    "kfac": Builder(_prepare(PMatKFAC), BATCHES),
+    "ekfac": Builder(_prepare(PMatEKFAC), BATCHES),
+    "block": Builder(_prepare(PMatBlockDiag), BATCHES),
+    "implicit": Builder(_prepare(PMatImplicit), BATCHES, lazy=True),
 }

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import oracle
 import pytest
 import torch
-from cases import ZOO, Case
+from cases import ZOO, Case, every_case
 from oracle import Inputs, assert_close, take
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -27,14 +27,6 @@ MODELS = {
     "bernoulli": ["mlp", "sequence-outputs", "single-output", "one-sample-one-output"],
     "gaussian": ["mlp", "sequence-outputs", "single-output", "one-sample-one-output"],
 }
-every_case = pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())
-
-
-@pytest.fixture
-def silence(request: pytest.FixtureRequest, case: Case) -> None:
-    """A case that needs no slow fallback must not warn: its warnings stay errors."""
-    if case.may_warn:
-        request.getfixturevalue("quiet")
 
 
 def draw_targets(f: Tensor, likelihood: str) -> Tensor:

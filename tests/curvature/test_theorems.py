@@ -7,13 +7,12 @@ import itertools
 import oracle
 import pytest
 import torch
-from cases import ZOO, Case
+from cases import ZOO, Case, every_case
 from oracle import assert_close
 from torch import Tensor, nn
 
 import torchtangent as tt
 
-every_case = pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())
 ONE_LOCATION = ["mlp", "deep-linear", "linear", "frozen-layer", "bottleneck"]
 
 

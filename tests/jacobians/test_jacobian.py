@@ -5,21 +5,12 @@ from __future__ import annotations
 import oracle
 import pytest
 import torch
-from cases import ZOO, Case
+from cases import ZOO, Case, every_case
 from oracle import assert_close, take
 from torch import Tensor, nn
 
 import torchtangent as tt
 from torchtangent.jacobians import inputs
-
-every_case = pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())
-
-
-@pytest.fixture
-def silence(request: pytest.FixtureRequest, case: Case) -> None:
-    """A case that needs no slow fallback must not warn: its warnings stay errors."""
-    if case.may_warn:
-        request.getfixturevalue("quiet")
 
 
 def mlp() -> tuple[nn.Module, Tensor]:

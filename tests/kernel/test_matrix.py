@@ -39,16 +39,15 @@ def flat(K: Tensor) -> Tensor:
     return out
 
 
-def check(found: Matrix, expected: Tensor, *, rows: bool = True) -> None:
+def check(found: Matrix, expected: Tensor) -> None:
     V = torch.randn(expected.shape[1], 2, dtype=torch.float64)
     index = torch.tensor([3, 0, 3])
     assert found.shape == tuple(expected.shape)
     assert found.dtype == torch.float64
     torch.testing.assert_close(found @ V, expected @ V)
     torch.testing.assert_close(found.dense(), expected)
-    if rows:
-        torch.testing.assert_close(found.rows(index), expected[index])
-        torch.testing.assert_close(found.diagonal(), expected.diagonal())
+    torch.testing.assert_close(found.rows(index), expected[index])
+    torch.testing.assert_close(found.diagonal(), expected.diagonal())
 
 
 @pytest.mark.parametrize("outputs", [None, 1, C], ids=["(N, M)", "(N, M, 1, 1)", "(N, M, C, C)"])

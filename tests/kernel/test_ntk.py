@@ -8,7 +8,7 @@ from dataclasses import replace
 import oracle
 import pytest
 import torch
-from cases import ZOO, Case
+from cases import ZOO, Case, every_case
 from forced import REDUCTIONS, WAYS, expected_kernel, fits, make_job, run_forced
 from oracle import count, take
 from torch import Tensor, nn
@@ -21,13 +21,6 @@ from torchtangent.kernel.plan import make_plan
 from torchtangent.kernel.way import DifferentUse
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "tf32": 1e-3, "float16": 1e-3, "bfloat16": 5e-3}
-every_case = pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())
-
-
-@pytest.fixture
-def silence(request: pytest.FixtureRequest, case: Case) -> None:
-    if case.may_warn:
-        request.getfixturevalue("quiet")
 
 
 def dense(case: Case) -> Tensor:

@@ -9,23 +9,13 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from cases import ZOO, Case
+from cases import Case, every_case
 from oracle import assert_close, relative_error
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from torchtangent import spectrum
 from torchtangent.kernel import columns, projection, sketch
 from torchtangent.operators.product import product
-
-every_case = pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())
-
-
-@pytest.fixture
-def silence(request: pytest.FixtureRequest, case: Case) -> None:
-    """A case that needs no slow fallback must not warn: its warnings stay errors."""
-    if case.may_warn:
-        request.getfixturevalue("quiet")
 
 
 def mlp(outputs: int = 3, width: int = 20) -> nn.Module:
@@ -56,19 +46,6 @@ def gram(model: nn.Module, x: Any, reduce: str = "full") -> Tensor:
 
 def outer(features: sketch.Features) -> Tensor:
     return features.matrix @ features.matrix.T
-
-
-class Items(Dataset):
-    """A data set of single inputs."""
-
-    def __init__(self, x: Tensor) -> None:
-        self.x = x
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, i: int) -> Tensor:
-        return self.x[i]
 
 
 # ------------------------------------------------------------------------------------------- the whole zoo
@@ -121,7 +98,7 @@ def test_products_for_some_parameters_of_a_data_set(net: tuple[nn.Module, Tensor
     model, x = net
     head = list(model.named_parameters())[-2:]
     J = oracle.jacobian(model, x, keep=lambda name, p: name in dict(head)).flatten(0, 1)
-    K = sketch.operator(model, Items(x), params=[name for name, _ in head])
+    K = sketch.operator(model, list(x), params=[name for name, _ in head])
     assert_close(K.dense(), J @ J.T)
 
 
@@ -214,7 +191,7 @@ def test_features_of_other_inputs(net: tuple[nn.Module, Tensor]) -> None:
     model, x = net
     both = torch.cat([x[:10], torch.randn_like(x[:6])])
     whole = sketch.nystrom(model, both, range(10), reduce="full")
-    part = sketch.nystrom(model, Items(both[:10]), 10, reduce="full")
+    part = sketch.nystrom(model, list(both[:10]), 10, reduce="full")
     C = len(whole.matrix) // 16
     assert_close(part(both[10:]) @ part.matrix.T, outer(whole)[10 * C :, : 10 * C], 1e-8)
 

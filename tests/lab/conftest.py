@@ -1,4 +1,4 @@
-"""One run of every registered study at the `test` scale, and the report on it, shared by all tests."""
+"""What tests of the lab share: one run of every registered study at the `test` scale, and the report on it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from typer.testing import CliRunner
 
 from torchtangent.lab import report
 from torchtangent.lab.recipes import registry
@@ -16,6 +17,14 @@ from torchtangent.lab.runner import reproduce
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of the lab come first: many need the run below, for which a second worker would have to wait."""
     items.sort(key=lambda item: not item.path.is_relative_to(Path(__file__).parent))
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    """Runs commands as on a wide terminal without colours."""
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+    return CliRunner()
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,8 @@ import copy
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from oracle import flat
+from torch import nn
 from torch.nn import functional as F
 
 import torchtangent as tt
@@ -29,10 +30,6 @@ from torchtangent.lab.study import Arrays
 from torchtangent.lab.train import Descent
 
 ROUNDING = {"rtol": 1e-9, "atol": 1e-11}
-
-
-def flat(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
 # Copies

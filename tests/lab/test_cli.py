@@ -23,13 +23,6 @@ from torchtangent.lab.runner import Context
 
 
 @pytest.fixture
-def runner(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("NO_COLOR", "1")
-    return CliRunner()
-
-
-@pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipes, "registry", lambda: {"toy2000": toy_study()})
 

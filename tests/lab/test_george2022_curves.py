@@ -302,10 +302,10 @@ def test_what_was_not_measured_is_not_a_number() -> None:
 # Training
 
 
-def made_up(samples: int = 40) -> scaled.Task:
+def made_up() -> scaled.Task:
     draw = torch.Generator().manual_seed(0)
-    x = torch.randn(samples, 1, 3, 3, generator=draw)
-    y = torch.randint(10, (samples,), generator=draw)
+    x = torch.randn(40, 1, 3, 3, generator=draw)
+    y = torch.randint(10, (40,), generator=draw)
     return scaled.Task(x, y, {"first": (x[:8], y[:8]), "others": (x[8:], y[8:])}, x[:4])
 
 

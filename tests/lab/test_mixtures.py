@@ -13,10 +13,10 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def counted(n: int, start: int, side: int = 2, classes: int = 10) -> Dataset:
+def counted(n: int, start: int, side: int = 2) -> Dataset:
     """Images that are their own numbers, counted from `start`."""
     x = (start + torch.arange(n)).float().view(n, 1, 1, 1).expand(n, 1, side, side)
-    return Dataset(x, torch.arange(n) % classes, x[:0], torch.arange(0), {})
+    return Dataset(x, torch.arange(n) % 10, x[:0], torch.arange(0), {})
 
 
 def test_different_labels() -> None:

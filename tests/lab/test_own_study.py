@@ -29,13 +29,6 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             sys.modules.pop(name, None)
 
 
-@pytest.fixture
-def runner(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("NO_COLOR", "1")
-    return CliRunner()
-
-
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_it_is_run_and_reported(runner: CliRunner, tmp_path: Path, jobs: str) -> None:
     runs, page = str(tmp_path / "runs"), tmp_path / "index.html"

@@ -82,7 +82,7 @@ def problem(loss: str = "bce", outputs: int = 1) -> Problem:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, outputs)).double()
     x = torch.randn(N + M, 5, dtype=torch.float64)
-    theta0 = torch.cat([p.detach().flatten() for p in model.parameters()])
+    theta0 = oracle.flat(model)
     return Problem(model, x, theta0, oracle.jacobian(model, x), model(x).detach(), labels(loss, outputs))
 
 

@@ -9,7 +9,7 @@ import oracle
 import pytest
 import torch
 from cases import ZOO
-from oracle import assert_close
+from oracle import assert_close, flat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -24,11 +24,6 @@ def net() -> nn.Module:
     """A smooth network, the same every time."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2)).double()
-
-
-def vector(module: nn.Module) -> Tensor:
-    """Its parameters as one vector."""
-    return torch.cat([p.detach().flatten() for p in module.parameters()])
 
 
 def train(module: nn.Module, lr: float, steps: int = 30) -> nn.Module:
@@ -73,8 +68,8 @@ def test_the_first_step_is_one_over_alpha_in_weights_and_one_in_outputs() -> Non
         optimizer = torch.optim.SGD(scaled.parameters(), lr=scaled.learning_rate(0.1))
         F.mse_loss(scaled(X), Y).backward()
         optimizer.step()
-        assert_close(vector(model) - vector(net()), -step / alpha, 1e-9)
-        assert_close(alpha * J @ (vector(model) - vector(net())), -J @ step, 1e-9)  # α J δ, the same for every α
+        assert_close(flat(model) - flat(net()), -step / alpha, 1e-9)
+        assert_close(alpha * J @ (flat(model) - flat(net())), -J @ step, 1e-9)  # α J δ, the same for every α
     assert lazy(net(), 4.0).learning_rate(0.8) == pytest.approx(0.05)
 
 
@@ -96,8 +91,8 @@ def test_the_model_itself_is_trained_under_its_own_names() -> None:
     scaled = lazy(model, 10.0)
     assert [(n, id(p)) for n, p in scaled.named_parameters()] == [(n, id(p)) for n, p in model.named_parameters()]
     train(scaled, scaled.learning_rate(0.1))
-    assert (vector(model) - vector(net())).norm() > 0
-    assert_close(vector(nn.ModuleList([lazy(net(), 10.0)])), vector(net()), 0)
+    assert (flat(model) - flat(net())).norm() > 0
+    assert_close(flat(nn.ModuleList([lazy(net(), 10.0)])), flat(net()), 0)
 
 
 def test_its_kernel_is_alpha_squared_times_the_network_s() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import oracle
 import pytest
 import torch
-from cases import ZOO, Case, Wired
+from cases import ZOO, Case, Wired, every_case
 from oracle import assert_close
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -72,7 +72,7 @@ X = torch.randn(4, 1, 3, 3, generator=torch.Generator().manual_seed(0), dtype=to
 
 
 @pytest.mark.usefixtures("quiet")
-@pytest.mark.parametrize("case", ZOO.values(), ids=ZOO.keys())
+@every_case
 def test_it_is_the_expansion(case: Case) -> None:
     model, x, output = case.build()
     f0, J = oracle.outputs(model, x, output), oracle.jacobian_of(case)

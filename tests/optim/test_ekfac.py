@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import two_ranks
+from oracle import flat
 from torch import Tensor, nn
 
 import torchtangent as tt
@@ -55,10 +56,6 @@ def train(model: nn.Module, opt: torch.optim.Optimizer, x: Tensor, y: Tensor, st
         opt.zero_grad()
         F.cross_entropy(model(x), y, **loss).backward()
         opt.step()
-
-
-def flat(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
 def mlp(dtype: torch.dtype = torch.float64) -> nn.Sequential:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from oracle import flat
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -28,10 +29,6 @@ def mlp(dtype: torch.dtype = torch.float64) -> nn.Sequential:
 
 def data(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     return torch.randn(N, 4, dtype=dtype), torch.randint(0, 3, (N,))
-
-
-def flat(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
 def train(call: Callable[[Tensor], Tensor], opt: torch.optim.Optimizer, x: Tensor, y: Tensor, steps: int = 3) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from oracle import flat
 from torch import Tensor, nn
 
 import torchtangent as tt
@@ -33,10 +34,6 @@ def mlp() -> nn.Sequential:
 
 def data(n: int = N) -> tuple[Tensor, Tensor]:
     return torch.randn(n, 4).double(), torch.randint(0, 3, (n,))
-
-
-def flat(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
 def penalty(model: nn.Module) -> Tensor:

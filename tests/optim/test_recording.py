@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from oracle import flat
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -32,10 +33,6 @@ def network() -> nn.Module:
 def data(n: int = N, seed: int = 1) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(n, 4, generator=generator).double(), torch.randint(0, 3, (n,), generator=generator)
-
-
-def flat(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
 def moved(method: Callable[..., torch.optim.Optimizer], *loops: Callable[[nn.Module, torch.optim.Optimizer], None]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from oracle import flat
 from torch import Tensor, nn
 
 import torchtangent as tt
@@ -60,7 +61,7 @@ def trained(optimizer, sizes: list[int], change=None, **options) -> tuple[Tensor
         opt.zero_grad()
         F.cross_entropy(model(x), y).backward()
         opt.step()
-    return torch.cat([p.detach().flatten() for p in model.parameters()]), opt
+    return flat(model), opt
 
 
 OPTIMIZERS = {

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from torchtangent.alignment.labels import Targets, one_hot
 from torchtangent.kernel.matrix import Matrix, as_matrix, as_square, wide_rows
-from torchtangent.kernel.targets import numbers
+from torchtangent.kernel.targets import is_one_hot, numbers
 from torchtangent.notice import check_choice, warn
 from torchtangent.operators.scale import scale_of
 from torchtangent.operators.symmetric import asymmetry
@@ -114,8 +114,7 @@ def _is_kernel(y: Any, samples: int) -> bool:
     """Whether y, which should be labels, is a symmetric matrix, and not one-hot by chance."""
     if not isinstance(y, Tensor) or tuple(y.shape) != (samples, samples) or not y.is_floating_point():
         return False
-    one_hot = bool(((y == 0) | (y == 1)).all()) and bool((y.sum(1) == 1).all())
-    return samples > 1 and not one_hot and asymmetry(y, y.dtype) == 0
+    return samples > 1 and not is_one_hot(y) and asymmetry(y, y.dtype) == 0
 
 
 def _centred_norm(

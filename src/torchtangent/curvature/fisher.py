@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torchtangent.curvature.cotangents import Cotangents
 from torchtangent.curvature.data import Batches, check_rows
 from torchtangent.curvature.implicit import FisherProduct, HessianProduct, Implicit, implicit
-from torchtangent.curvature.losses import Loss, LossCotangents, check_loss
+from torchtangent.curvature.losses import Loss, LossCotangents
 from torchtangent.curvature.representation import Choice, Scope, resolve
 from torchtangent.curvature.source import LayerSource
 from torchtangent.jacobians.call import float32_products
 from torchtangent.jacobians.capture import Capture
-from torchtangent.jacobians.inputs import Inputs, Output, check_devices
+from torchtangent.jacobians.inputs import Inputs, Output, check_devices, check_loss
 from torchtangent.jacobians.select import Params
 from torchtangent.notice import Overflow, warn
 from torchtangent.operators import BlockOperator, Operator

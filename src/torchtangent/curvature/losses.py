@@ -91,12 +91,6 @@ def _root(curvature: Float[Tensor, "N C C"], f: Float[Tensor, "N *out"]) -> Floa
     return root.movedim(2, 0).reshape(-1, *f.shape).to(f.dtype)
 
 
-def check_loss(loss: Any, call: str) -> None:
-    """Refuse what is no function, such as a class of losses."""
-    if not callable(loss) or isinstance(loss, type):
-        raise TypeError(f"{call}: loss should be a function, got a {type(loss).__name__}.")
-
-
 class MeanCheck:
     """Raises if a loss is not a mean or, with several batches or `pieces` of one, not a mean over samples."""
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torchtangent.jacobians.call import Network, float32_products, undisturbed
 from torchtangent.jacobians.compare import norms
 from torchtangent.jacobians.inputs import Inputs, check_finite, map_leaves, take
+from torchtangent.notice import dtype_name
 
 if TYPE_CHECKING:
     from torchtangent.jacobians.capture import Capture
@@ -63,7 +64,7 @@ def _check_samples_apart(capture: Capture, x: Inputs, together: Float[Tensor, "N
                 f"when the sample is alone, with another random state. {_NOT_APART}"
             )
         said = (
-            f"In {str(together.dtype).removeprefix('torch.')} rounding alone changes the outputs of this network by "
+            f"In {dtype_name(together.dtype)} rounding alone changes the outputs of this network by "
             f"{gap:.0e} of the largest, as in deep networks that are chaotic. Pass model.double()."
         )
         if gap > _ROUGHLY:

@@ -142,13 +142,7 @@ def pick(result: Any, output: Output, n: int, *, flatten: bool = False) -> Tenso
 
     If it may be flattened, more axes count as one long output.
     """
-    f = find(result, output)
-    if not isinstance(f, Tensor) or not f.is_floating_point():
-        kind = f"a tensor of {f.dtype}" if isinstance(f, Tensor) else f"a {type(f).__name__}"
-        raise ValueError(
-            f"The model's output is {kind}, not a floating-point tensor. "
-            "Pass output=... to say which tensor to differentiate, for example output=lambda r: r.logits."
-        )
+    f = tensor_of(result, output)
     if f.dim() == 0 or len(f) != n:
         raise ValueError(
             f"The model's output of shape {tuple(f.shape)} is not per-sample: its first axis should be the "
@@ -165,6 +159,18 @@ def pick(result: Any, output: Output, n: int, *, flatten: bool = False) -> Tenso
             f"The model's output for {n} samples has shape {tuple(f.shape)}; expected (N, C) or (N, T, C). Pass "
             "output=lambda r: r.flatten(1) for one long output or, where the second axis is classes and the others are "
             "places (pixels), output=lambda r: r.flatten(2).transpose(1, 2)."
+        )
+    return f
+
+
+def tensor_of(result: Any, output: Output) -> Tensor:
+    """The output tensor in whatever a model returned, in its own shape."""
+    f = find(result, output)
+    if not isinstance(f, Tensor) or not f.is_floating_point():
+        kind = f"a tensor of {f.dtype}" if isinstance(f, Tensor) else f"a {type(f).__name__}"
+        raise ValueError(
+            f"The model's output is {kind}, not a floating-point tensor. "
+            "Pass output=... to say which tensor to differentiate, for example output=lambda r: r.logits."
         )
     return f
 
@@ -196,6 +202,12 @@ def find(result: Any, output: Output) -> Any:
     if isinstance(result, Mapping) and "logits" in result:
         return result["logits"]
     return getattr(result, "logits", result)
+
+
+def check_loss(loss: Any, call: str) -> None:
+    """Refuse what is no function, such as a class of losses."""
+    if not callable(loss) or isinstance(loss, type):
+        raise TypeError(f"{call}: loss should be a function, got a {type(loss).__name__}.")
 
 
 def losses(loss: Loss, result: Any, output: Output, y: Tensor, n: int) -> Tensor:

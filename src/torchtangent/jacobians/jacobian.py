@@ -17,6 +17,7 @@ from torchtangent.jacobians.inputs import (
     Loss,
     Output,
     batch_size,
+    check_loss,
     leaves,
     split,
     versions,
@@ -79,8 +80,7 @@ def gradients(
     """
     if not isinstance(data, tuple | list) or len(data) != 2 or not isinstance(data[1], Tensor):
         raise ValueError("gradients(model, (x, y), loss) needs one batch of inputs and targets, y a tensor (N, ...).")
-    if not callable(loss) or isinstance(loss, type):
-        raise TypeError(f"gradients(model, (x, y), loss): loss should be a function, got a {type(loss).__name__}.")
+    check_loss(loss, "gradients(model, (x, y), loss)")
     x, y = data
     _refuse_list(x)
     if y.dim() == 0 or len(y) != batch_size(x):

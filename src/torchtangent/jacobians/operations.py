@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer, Scale
-from torchtangent.jacobians.graph import Graph, Node, shape_of, signed
+from torchtangent.jacobians.graph import Graph, Node, dtype_at, shape_at, shape_of, signed
 from torchtangent.jacobians.layout import SHARED
-from torchtangent.jacobians.made import Behind, dtype_at, shape_at
+from torchtangent.jacobians.made import Behind
 from torchtangent.jacobians.nodes import ROLES, VIEWS, Role
 from torchtangent.jacobians.rows import outward
 from torchtangent.jacobians.rules import NoRule

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from torchtangent.jacobians.call import float32_products, pull_back
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.compare import is_adjoint, noise, norms
+from torchtangent.jacobians.faithful import Faithful, Unfaithful
 from torchtangent.jacobians.graph import Graph, padding_rows
-from torchtangent.jacobians.inputs import Inputs, batch_size, check_finite, take, wide
+from torchtangent.jacobians.inputs import Inputs, check_finite, take, wide
 
 Tangent = dict[str, Tensor]
 Way = Callable[[Capture, Inputs, Tangent, bool], tuple[Tensor, Tensor]]
+
+_FEW = slice(0, 2)  # the samples on which ways are checked
 
 
 def pull(capture: Capture, x: Inputs, u: Float[Tensor, "N *out"], f: Float[Tensor, "N *out"] | None = None) -> Tangent:
@@ -40,19 +39,18 @@ def push(
     """f(x) and J v, by the first way that works for this model; with `graph`, f keeps its graph if the way has one.
 
     Forward mode is the fastest, but it does not support all layers, and it differs from reverse mode where a model uses
-    `no_grad` (see `Faithful`) or an embedding has a padding row. So each way is first checked against the adjoint on a
+    `no_grad` (see faithful.py) or an embedding has a padding row. So each way is first checked against the adjoint on a
     few samples: ⟨u, Jv⟩ = ⟨Jᵀu, v⟩. v is converted to the dtype of the parameters.
     """
     v = {name: t.to(capture.params[name].dtype) for name, t in v.items()}
-    few = _few(x)
     if capture.way is None:
-        capture.way = _choose(capture, few)
+        capture.way = _choose(capture, x)
     if graph and capture.way_has_graph is None:  # a checkpoint inside the model, for instance, does not allow it
-        capture.way_has_graph = not _failure(capture.way, capture, few, graph=True)
+        capture.way_has_graph = not _failure(capture.way, capture, take(x, _FEW), graph=True)
     try:
         f, w = capture.way(capture, x, v, graph and bool(capture.way_has_graph))
     except Unfaithful as error:
-        capture.way, capture.way_has_graph = _choose(capture, few, {_forward: str(error)}), None
+        capture.way, capture.way_has_graph = _choose(capture, x, not_forward=str(error)), None
         return push(capture, x, v, graph=graph)
     check_finite(f.detach())
     capture.compare(x, f.detach())
@@ -65,21 +63,15 @@ def push_otherwise(
     """The same by reverse mode from now on, if the way so far disagrees with it on this batch; None if it does not."""
     if capture.way is not _forward or not (why := _failure(_forward, capture, x)):
         return None
-    capture.way, capture.way_has_graph = _choose(capture, _few(x), {_forward: why}), None
+    capture.way, capture.way_has_graph = _choose(capture, x, not_forward=why), None
     return push(capture, x, v, graph=True)
 
 
-def _few(x: Inputs) -> Inputs:
-    return take(x, slice(0, min(2, batch_size(x))))
-
-
-def _choose(capture: Capture, x: Inputs, failed: Mapping[Way, str] | None = None) -> Way:
-    """The first way that works and is not known to have failed; warns if it is a slow one."""
-    failures = dict(failed or {})
+def _choose(capture: Capture, x: Inputs, not_forward: str = "") -> Way:
+    """The first way that works, but not forward mode if there is a reason against it; warns if it is a slow one."""
+    failures: dict[Way, str] = {_forward: not_forward}
     for way in (_forward, *_SLOW):
-        if way in failures:
-            continue
-        failures[way] = _failure(way, capture, x)
+        failures[way] = failures.get(way) or _failure(way, capture, take(x, _FEW))
         if failures[way]:
             continue
         if way in _SLOW:
@@ -107,38 +99,6 @@ def _failure(way: Way, capture: Capture, x: Inputs, *, graph: bool = False) -> s
         lacking = re.search(r"forward AD with (\S+)", str(error))
         return f"{lacking[1]} lacks it" if lacking else str(error).splitlines()[0][:120]
     return "" if adjoint else "it disagrees with the reverse one"
-
-
-class Unfaithful(RuntimeError):
-    """Forward mode may have differentiated what reverse mode leaves out."""
-
-
-class Faithful(TorchFunctionMode):
-    """Inside, a forward pass in forward mode; raises `Unfaithful` at its end if reverse mode leaves out a part of it.
-
-    It depends on the data whether the two then differ, and a model may do so for some data only: each pass is watched.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._left_out = False
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        without = not torch.is_grad_enabled() or func == torch.Tensor.data.__get__  # type: ignore[attr-defined]
-        if without and isinstance(result, Tensor) and result.is_floating_point():
-            self._left_out |= any(isinstance(t, Tensor) and _carries(t) for t in tree_leaves((args, kwargs)))
-        return result
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        if self._left_out and error[0] is None:
-            raise Unfaithful("it may differentiate what the model computes without gradients")
-
-
-def _carries(t: Tensor) -> bool:
-    """Whether forward mode has a derivative of a tensor."""
-    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(t).tangent is not None
 
 
 def _probe(

@@ -26,17 +26,7 @@ from torch import Tensor
 from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
 from torchtangent.jacobians.together import write
 from torchtangent.kernel.precision import add_product, multiply
-from torchtangent.kernel.way import (
-    STRIP,
-    Block,
-    Cost,
-    Kept,
-    Outputs,
-    Way,
-    alike,
-    is_plain_convolution,
-    strips,
-)
+from torchtangent.kernel.way import STRIP, Block, Cost, Kept, Outputs, Way, alike, is_plain_convolution, strips
 from torchtangent.operators import memory
 from torchtangent.operators.product import product
 

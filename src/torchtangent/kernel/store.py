@@ -30,7 +30,7 @@ from torch import Tensor
 from torchtangent.kernel.manifest import Journal, Manifest, rename
 from torchtangent.kernel.tilefile import HEADER, TileFile
 from torchtangent.kernel.tiles import Key, Tile, mirror
-from torchtangent.notice import listed, warn
+from torchtangent.notice import dtype_name, listed, warn
 
 _OTHER_FORMATS = {".pt", ".pth", ".npz", ".safetensors", ".h5", ".csv"}
 
@@ -292,7 +292,7 @@ def _as_json(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def _name(dtype: torch.dtype) -> str:
     """The name of a dtype in both torch and numpy."""
-    name = str(dtype).removeprefix("torch.")
+    name = dtype_name(dtype)
     if name not in ("float16", "float32", "float64"):
         raise ValueError(f"A kernel is stored as float16, float32 or float64, not as {name}. Convert it first.")
     return name

@@ -92,8 +92,8 @@ class Task:
         """Predicted seconds for one layer, with tiles of `edge` samples."""
         cost, (n, m) = way.cost(), self.samples
         rate = self.machine.multiplications[self.precision.name]
-        blocks = math.ceil((n if m is None else max(n, m)) / edge)
-        samples = n + (0 if m is None else m)
+        blocks = math.ceil(max(n, m or 0) / edge)
+        samples = n + (m or 0)
         once = copied = 0
         if isinstance(way, Formed):
             once, copied = _forming_once(layer), COPIES * cost.held

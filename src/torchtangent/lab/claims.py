@@ -10,7 +10,7 @@ import math
 import numbers
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -84,7 +84,7 @@ class Finding:
     seconds: float | None
     study: str
     note: str = ""
-    reason: str = field(default="")
+    reason: str = ""
 
     @property
     def broken(self) -> bool:
@@ -188,13 +188,13 @@ def digits(rule: Rule, finding: Finding) -> int:
     measured = finding.measured
     if measured is None or finding.verdict != "did not hold":
         return 3
-    for count in range(3, 15):
+    for enough in range(3, 15):
         if isinstance(measured, Mapping):
-            shown: Measured = {name: rounded(value, count) for name, value in measured.items()}
+            shown: Measured = {name: rounded(value, enough) for name, value in measured.items()}
         else:
-            shown = rounded(measured, count)
+            shown = rounded(measured, enough)
         if not rule.holds(shown):
-            return count
+            return enough
     return 15
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from torchtangent.jacobians.call import alone
 from torchtangent.jacobians.graph import Graph
-from torchtangent.jacobians.inputs import Output, find
+from torchtangent.jacobians.inputs import Output, tensor_of
 from torchtangent.notice import listed
 
 Args = tuple[Any, ...]
@@ -114,18 +114,6 @@ def check_reached(f: Tensor, known: Iterable[Any]) -> None:
             "modules: in a list, through a closure or a hook. A copy of the model would not follow them. Make them "
             "attributes (nn.ParameterList, or self.name in a method)."
         )
-
-
-def tensor_of(result: Any, output: Output) -> Tensor:
-    """The output tensor in whatever a network returned, in its own shape."""
-    f = find(result, output)
-    if not isinstance(f, Tensor) or not f.is_floating_point():
-        kind = f"a tensor of {f.dtype}" if isinstance(f, Tensor) else f"a {type(f).__name__}"
-        raise ValueError(
-            f"The model's output is {kind}, not a floating-point tensor. "
-            "Pass output=... to say which tensor it is, for example output=lambda r: r.logits."
-        )
-    return f
 
 
 def duplicate(model: nn.Module) -> nn.Module:

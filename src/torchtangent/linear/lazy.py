@@ -14,9 +14,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 
 from torchtangent.jacobians.call import eagerly
-from torchtangent.jacobians.inputs import Output
+from torchtangent.jacobians.inputs import Output, tensor_of
 from torchtangent.jacobians.modes import is_random, unwrapped
-from torchtangent.linear.frozen import Frozen, check_reached, duplicate, tensor_of
+from torchtangent.linear.frozen import Frozen, check_reached, duplicate
 from torchtangent.linear.linearize import Linearized
 
 

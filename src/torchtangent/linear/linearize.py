@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from torchtangent.jacobians.faithful import Unfaithful
 from torchtangent.jacobians.inputs import Output
 from torchtangent.jacobians.modes import check_autograd, check_modes, unwrapped
-from torchtangent.jacobians.products import Unfaithful
 from torchtangent.jacobians.select import Params, select
 from torchtangent.linear.frozen import Frozen, duplicate, load
 from torchtangent.linear.reverse import needs_gradient

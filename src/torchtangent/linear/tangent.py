@@ -18,9 +18,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torchtangent.jacobians.call import alone, eagerly, float32_products, pull_back
 from torchtangent.jacobians.compare import is_adjoint, noise
+from torchtangent.jacobians.faithful import Faithful
 from torchtangent.jacobians.graph import Graph, padding_rows
 from torchtangent.jacobians.inputs import check_finite, wide
-from torchtangent.jacobians.products import Faithful
 from torchtangent.jacobians.switches import plain_attention, plain_layers, step_by_step
 from torchtangent.linear.frozen import Args, Frozen, Kwargs, Tangent, check_reached
 from torchtangent.linear.reverse import needs_gradient, reverse_twice, row_by_row

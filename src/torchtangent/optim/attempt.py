@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtangent.optim.directions import NotFinite, Step, directions
+from torchtangent.optim.directions import Diverged, Step, directions
 from torchtangent.optim.method import BlockState, Method
 from torchtangent.optim.partition import Partition
 from torchtangent.optim.replay import Replay
@@ -30,7 +30,7 @@ def attempt(partition: Partition, method: Method, step: Step, replay: Replay, lo
     """The update; or the name of what has NaN or infinity: the loss (if it is known), a gradient, a curvature."""
     try:
         found, states = directions(partition, method, step, replay)
-    except NotFinite as error:
+    except Diverged as error:
         return _wrong(loss, step.raw, {}) or f"the curvature of {error}"
     flat = partition.unseen if partition.plain else {}
     curved = {name: u for name, u in found.items() if name not in flat}

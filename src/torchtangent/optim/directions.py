@@ -20,7 +20,7 @@ from torchtangent.optim.update import Groups
 _MEMORY = 0.95  # decay per step of the running averages of mean gradients
 
 
-class NotFinite(ArithmeticError):
+class Diverged(ArithmeticError):
     """The second moments of the parameter that is named have NaN or infinity."""
 
 
@@ -133,7 +133,7 @@ def _renewed(partition: Partition, method: Method, step: Step) -> dict[str, Bloc
     if moments:
         sums = torch.stack([_sum(B) + _sum(A) for _, B, A in moments.values()])
         if not bool(torch.isfinite(sums).all()):
-            raise NotFinite(next(name for name, total in zip(moments, sums, strict=True) if not total.isfinite()))
+            raise Diverged(next(name for name, total in zip(moments, sums, strict=True) if not total.isfinite()))
     large_first = sorted(moments.items(), key=lambda item: -item[1][1].numel() - item[1][2].numel())
     tasks = {key: partial(method.decompose, layer, B, A, step.damping(key)) for key, (layer, B, A) in large_first}
     return step.replicas.divide(tasks, step.full)

@@ -282,11 +282,9 @@ class Preconditioned(Optimizer):
 
     def _gradients(self, amp: Scales) -> dict[str, Tensor]:
         """The gradients of the parameters to be moved; a warning if some or all will not move."""
-        present = {name: p for name, p in self._chosen.items() if p.requires_grad and p.grad is not None}
+        present = {name: p.grad for name, p in self._chosen.items() if p.requires_grad and p.grad is not None}
         self.notices.late(name for name in present if name not in self._params)
-        grads = {
-            name: amp.readable(p.grad) for name, p in self._params.items() if name in present and p.grad is not None
-        }
+        grads = {name: amp.readable(present[name]) for name in self._params if name in present}
         if self._params and not grads:
             self.notices.no_gradients()
         return grads

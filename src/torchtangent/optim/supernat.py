@@ -53,12 +53,6 @@ class SuperNat(Optimizer):
         True
     """
 
-    def __getstate__(self) -> NoReturn:
-        raise TypeError(
-            "SuperNat cannot be copied or pickled: it lives with the hooks on its model. Make a new one for the copied "
-            "model, and load_state_dict(opt.state_dict())."
-        )
-
     def __init__(self, model: nn.Linear, x: Float[Tensor, "N I"], lr: float, *, scale: str | float = "max") -> None:
         if type(model) is not nn.Linear:
             raise TypeError(f"SuperNat is for linear models: expected an nn.Linear, got a {type(model).__name__}.")
@@ -93,6 +87,12 @@ class SuperNat(Optimizer):
     def eigenvalues(self) -> Float[Tensor, "R C"]:
         """λ_jt, the eigenvalues of the current kernel Φ_t Φ_tᵀ, one column per output."""
         return self.state[self.model.weight]["eigenvalues"]
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            "SuperNat cannot be copied or pickled: it lives with the hooks on its model. Make a new one for the copied "
+            "model, and load_state_dict(opt.state_dict())."
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The state of a torch optimizer, and the scaling constant."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from torchtangent.jacobians.inputs import leaves
+from torchtangent.kernel.hashing import bytes_of
 from torchtangent.kernel.samples import Samples
 from torchtangent.notice import warn
 
@@ -31,10 +31,5 @@ def check_apart(x: Any, x_test: Any) -> None:
 def _contents(x: Any) -> list[tuple[bytes, ...]]:
     """The bytes of each sample."""
     samples = Samples(x, torch.device("cpu"))
-    tensors = [_rows(t) for t in leaves(samples.batch(0, len(samples)))]
+    tensors = [bytes_of(t.detach()).view(len(t), -1) for t in leaves(samples.batch(0, len(samples)))]
     return [tuple(row.numpy().tobytes() for row in rows) for rows in zip(*tensors, strict=True)]
-
-
-def _rows(t: Tensor) -> Tensor:
-    """One row of bytes per sample."""
-    return t.detach().contiguous().flatten().view(torch.uint8).view(len(t), -1)

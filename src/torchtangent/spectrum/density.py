@@ -28,13 +28,6 @@ _BASIS = 2**25  # the most numbers in the bases that are held at once; without r
 class Density:
     """An estimate of (1/N) Σ_j δ(λ − λ_j): for each probe, some points with weights that sum to one.
 
-    The errors of traces are √(a² + b²). Here a is the standard error of the mean over probes, and b stands for the
-    quadrature's own error, which does not fall with the number of probes: it is the difference to the same estimate
-    from half as many steps. It is more than what is left where the estimate converges fast, and about as much where it
-    converges slowly; it is no bound. Probes whose Krylov space has ended are exact and add nothing to b. The error is
-    NaN where one of the two is unknown: for a single probe, for a single step (which has no half), and for a Density
-    made of points and weights alone.
-
     Attributes:
         points: (probes, steps), Ritz values, in ascending order; all lie between the extreme eigenvalues.
         weights: (probes, steps), the fraction of eigenvalues that each stands for.
@@ -56,8 +49,11 @@ class Density:
         """An estimate of tr f(M) = Σ_j f(λ_j), with its error.
 
         The error is √(a² + b²), for the standard error a of the mean over probes and the difference b to the estimate
-        from half as many steps (rounded down); NaN for a single probe or a single step. More probes lower a, and more
-        steps b. The log-determinant of M + damping·I, for instance, is the trace for f(λ) = log(λ + damping).
+        from half as many steps (rounded down). More probes lower a, and more steps b, which stands for the quadrature's
+        own error: it is more than what is left where the estimate converges fast, and about as much where it converges
+        slowly, but no bound. Probes whose Krylov space has ended are exact and add nothing to b. The error is NaN where
+        one of the two is unknown: for a single probe, for a single step, and for a Density made of points and weights
+        alone. The log-determinant of M + damping·I, for instance, is the trace for f(λ) = log(λ + damping).
 
         Args:
             function: f, entry by entry. Rounding may move the smallest points a little below the smallest eigenvalue.
@@ -67,9 +63,8 @@ class Density:
         '3.000'
         """
         totals = self._totals(function)
-        spread = totals.std() if len(totals) > 1 else totals.new_tensor(math.nan)
         value, half = totals.mean(), math.nan if self._half is None else self._half._totals(function).mean()
-        return Estimate(value, torch.hypot(spread / math.sqrt(len(totals)), value - half))
+        return Estimate(value, torch.hypot(_standard_error(totals), value - half))
 
     def below(self, value: float) -> Estimate:
         """An estimate of the fraction of eigenvalues that are smaller than a value, with its error.
@@ -87,9 +82,8 @@ class Density:
             raise ValueError(f"value should be a number, got {value!r:.60}.")
         left = self.points < float(number)
         fractions = torch.where(left, self.weights, 0).sum(1)
-        spread = fractions.std() if len(fractions) > 1 else fractions.new_tensor(math.nan)
         bound = self._misplaced(float(number), left).mean()
-        return Estimate(fractions.mean(), torch.hypot(spread / math.sqrt(len(fractions)), bound))
+        return Estimate(fractions.mean(), torch.hypot(_standard_error(fractions), bound))
 
     def _misplaced(self, value: float, left: Bool[Tensor, "K S"]) -> Float[Tensor, " K"]:
         """For each probe, a bound on the weight that points on one side of a value have of eigenvalues on the other.
@@ -194,6 +188,11 @@ def density(
         half = Density(*_quadrature(_halved(T, beta == 0))[:2], size) if steps > 1 else None
         points, weights, last = _quadrature(T)
         return Density(points, weights, size, half, beta.unsqueeze(1) * last)
+
+
+def _standard_error(values: Float[Tensor, " K"]) -> Float[Tensor, ""]:
+    """That of the mean; NaN for a single value."""
+    return values.std() / math.sqrt(len(values)) if len(values) > 1 else values.new_tensor(math.nan)
 
 
 def _quadrature(T: Float[Tensor, "K S S"]) -> tuple[Float[Tensor, "K S"], Float[Tensor, "K S"], Float[Tensor, "K S"]]:
