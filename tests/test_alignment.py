@@ -852,7 +852,8 @@ def test_two_kernels_are_no_kernel_and_labels() -> None:
     with pytest.raises(ValueError, match=r"symmetric: a kernel\? cka compares a kernel with labels"):
         alignment.cka(K, K)
     one_hot = torch.eye(5, dtype=torch.float64)
-    assert 0 < alignment.cka(K, one_hot) < 1
+    for labels in (one_hot, one_hot - 1 / 5, 2 * one_hot - 1):  # a symmetric matrix by chance
+        assert 0 < alignment.cka(K, labels) < 1
     H = torch.eye(5, dtype=torch.float64) - 1 / 5
     other = torch.diag(torch.arange(1.0, 6.0)).double()
     expected = (H @ K @ H * (H @ other @ H)).sum() / (H @ K @ H).norm() / (H @ other @ H).norm()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import oracle
 import pytest
 import torch
@@ -494,6 +496,14 @@ class Clipped(nn.Module):
             return self.head(h + (h.clamp(-2, 2) - h).data)
         if self.how == "late" and not bool((h.abs() > 2).any()):
             return self.head(h)
+        if self.how == "written":
+            with torch.no_grad():
+                h[h > 2] = 2.0
+            return self.head(h)
+        if self.how == "several":
+            with torch.no_grad():
+                largest = h.max(1, keepdim=True).values
+            return self.head(h / largest.clamp(min=3))
         with torch.no_grad():
             change = h.clamp(-2, 2) - h
         return self.head(h + change)
@@ -507,7 +517,9 @@ class Table(nn.Module):
         self.table, self.head, self.how = nn.Parameter(torch.randn(6, 3)), nn.Linear(3, 2), how
 
     def forward(self, t: Tensor) -> Tensor:
-        if self.how == "padding":
+        if self.how == "padding later" and bool((t > 0).all()):
+            return self.head(self.table[t].tanh().mean(1))
+        if self.how.startswith("padding"):
             rows = nn.functional.embedding(t, self.table, padding_idx=0)
         else:
             rows = torch.embedding(self.table, t, 0)
@@ -516,7 +528,7 @@ class Table(nn.Module):
 
 def left_out(how: str) -> tuple[nn.Module, Tensor]:
     """A model, and a batch in whose first samples nothing is left out."""
-    if how in ("padding", "torch.embedding"):
+    if how.startswith("padding") or how == "torch.embedding":
         x = torch.randint(1, 6, (5, 4))
         x[2:, 2:] = 0
         return Table(how).double(), x
@@ -525,7 +537,9 @@ def left_out(how: str) -> tuple[nn.Module, Tensor]:
     return Clipped(how).double(), x
 
 
-LEFT_OUT = pytest.mark.parametrize("how", ["no_grad", "late", "data", "padding", "torch.embedding"])
+LEFT_OUT = pytest.mark.parametrize(
+    "how", ["no_grad", "late", "data", "written", "several", "padding", "torch.embedding", "padding later"]
+)
 
 
 @pytest.mark.usefixtures("quiet")
@@ -552,7 +566,29 @@ def test_what_reverse_mode_leaves_out_of_later_batches_of_a_linearized_network(h
             p += step.view_as(p)
     for _ in range(3):
         lin(x[:2])
+    by_sample = torch.vmap(lambda sample: lin(sample[None])[0])
+    if how in ("written", "torch.embedding") or how.startswith("padding"):
+        with pytest.raises(RuntimeError):  # they have no forward mode
+            by_sample(x)
+    elif how != "late":  # vmap allows no decision that depends on the data
+        assert_close(by_sample(x) - model(x), D @ v)
     assert_close(lin(x) - model(x), D @ v)
+
+
+@pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the compiler does not take the shape checks")
+def test_inside_of_what_is_compiled() -> None:
+    model, x = left_out("no_grad")
+    D = oracle.jacobian(model, x)
+    v = 0.1 * torch.randn(D.shape[-1], dtype=torch.float64)
+    J, F = tt.jacobian(model, x), tt.fisher(model, (x, None), tt.Implicit, likelihood="gaussian")
+    for times in (lambda v: J @ v, lambda v: J.T @ (D @ v), lambda v: F @ v):
+        assert_close(torch.compile(times, backend="eager")(v), times(v))
+    lin = tt.linearize(model)
+    with torch.no_grad():
+        for p, step in zip(lin.parameters(), v.split([p.numel() for p in lin.parameters()]), strict=True):
+            p += step.view_as(p)
+    lin(x[:2])
+    assert_close(torch.compile(lin, backend="eager")(x) - model(x), D @ v)
 
 
 def test_a_padding_row_of_a_table_that_is_not_chosen() -> None:
@@ -584,6 +620,61 @@ def test_forward_mode_of_gradients_of_any_size(dtype: torch.dtype, scale: float)
     found = tt.jacobian(model.to(dtype), x.to(dtype), output=lambda f: f * scale) @ v.to(dtype)
     expected = oracle.jacobian(model.double(), x.to(dtype).double()) @ v.to(dtype).double()
     assert_close(found.double() / scale, expected, 0.05 if dtype == torch.float16 else 1e-5)
+
+
+def test_what_is_only_watched_without_gradients_keeps_forward_mode() -> None:
+    class Watched(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            h = super().forward(x)
+            with torch.no_grad():
+                self.largest = float(h.abs().max())
+            assert torch.isfinite(h.data).all()
+            return h.tanh()
+
+    model, x = Watched(4, 2).double(), torch.randn(5, 4, dtype=torch.float64)
+    D, v = oracle.jacobian(model, x), torch.randn(10, dtype=torch.float64)
+    assert_close(tt.jacobian(model, x) @ v, D @ v)  # no warning of a slower way
+    lin = tt.linearize(model)
+    with torch.no_grad():
+        lin.weight += v[:8].view(2, 4)
+        lin.bias += v[8:]
+    assert_close(lin(x) - model(x), D @ v)
+
+
+def test_products_carry_no_graph_of_the_models_other_tensors() -> None:
+    class Scaled(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 2)
+            self.factor = torch.ones(2, requires_grad=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * self.factor
+
+    assert not (tt.jacobian(Scaled(), torch.randn(5, 3)) @ torch.ones(8)).requires_grad
+
+
+def test_infinite_derivatives_of_finite_outputs() -> None:
+    class Root(nn.Module):
+        def __init__(self, *, rule: bool) -> None:
+            super().__init__()
+            self.lin, self.start, self.rule = nn.Linear(4, 5, bias=False), nn.Parameter(torch.zeros(5)), rule
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.lin(x)
+            zeros = 0 * h.detach()
+            return h.sqrt() + self.start if self.rule else h + torch.lerp(zeros, zeros + 1, self.start).sqrt()
+
+    for rule in (True, False):
+        J = tt.jacobian(Root(rule=rule), torch.zeros(6, 4))
+        F = tt.fisher(J._capture.model, (torch.zeros(6, 4), None), tt.Implicit, likelihood="gaussian")
+        for ask in (
+            J.dense,
+            lambda J=J: J.T @ torch.ones(6, 5),
+            lambda J=J: J @ torch.ones(25),
+            lambda F=F: F @ torch.ones(25),
+        ):
+            with pytest.raises(ValueError, match="NaN or infinity although the output"):
+                ask()
 
 
 def test_constants_without_gradients_keep_forward_mode() -> None:

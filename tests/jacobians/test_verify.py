@@ -188,6 +188,106 @@ def test_mixing_and_chance_behind_a_large_constant(mix: Callable[[Tensor], Tenso
         tt.jacobian(Offset(mix, offset), x)
 
 
+@pytest.mark.parametrize(("dtype", "offset"), [(torch.float32, 1e6), (torch.float64, 1e9)])
+def test_mixing_below_the_rounding_of_a_constant(dtype: torch.dtype, offset: float) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(6, 3, dtype=dtype)
+    tt.jacobian(Offset(nn.Identity(), offset).to(dtype), x)
+    with pytest.raises(ValueError, match="The model mixes samples or is random"):
+        tt.jacobian(Offset(lambda h: h - h.mean(0), offset).to(dtype), x)
+
+
+class Narrow(nn.Module):
+    """Computes in float32 what is said to need it, whatever the dtype of the model, as models of others do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.h = nn.Linear(16, 33), nn.Linear(33, 33), nn.Linear(33, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        h = (h.float() @ self.b.weight.float()).to(h.dtype)
+        return self.h(self.b(h.softmax(1, dtype=torch.float32).to(h.dtype)))
+
+
+def test_float32_inside_of_a_network_in_float64() -> None:
+    """No warning of a slower way, no parameter without its rule."""
+    torch.manual_seed(0)
+    model, x = Narrow().double(), torch.randn(7, 16).double()
+    J, v = oracle.jacobian(model, x), torch.randn(oracle.jacobian(model, x).shape[-1], dtype=torch.float64)
+    assert_close(tt.jacobian(model, x) @ v, J @ v, 1e-5)
+    assert_close(tt.ntk(model, x, reduce="trace"), torch.einsum("ncp,mcp->nm", J, J), 1e-5)
+    lin = tt.linearize(model)
+    assert_close(lin(x), model(x), 1e-5)
+    kfac = tt.KFAC(rest=tt.BlockDiagonal)
+    wide = tt.fisher(model, (x, None), kfac).trace()
+    assert_close(wide, tt.fisher(model.float(), (x.float(), None), kfac).trace().double(), 1e-4)
+
+
+@pytest.mark.parametrize("error", [AssertionError, KeyError, NotImplementedError])
+def test_models_for_one_sample_at_a_time(error: type[Exception]) -> None:
+    class Single(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            if len(x) != 1:
+                raise error
+            return super().forward(x)
+
+    model, x = Single(4, 3).double(), torch.randn(1, 4).double()
+    J = oracle.jacobian(model, x)[0]
+    for kind in (tt.Dense, tt.KFAC):
+        assert_close(tt.fisher(model, (x, None), kind, likelihood="gaussian").dense(), J.T @ J)
+
+
+class Timed(nn.Module):
+    """A network that is also given a time, and perhaps a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.h = nn.Linear(3, 5), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor, t: float = 1.0, mask: Tensor | None = None) -> Tensor:
+        h = (self.a(x) * t).tanh()
+        return self.h(h if mask is None else h * mask)
+
+
+def test_batches_that_differ_in_more_than_samples() -> None:
+    """The first samples come again in the second batch, with another time or a mask."""
+    torch.manual_seed(0)
+    model, x = Timed().double(), 3 * torch.randn(4, 3).double()
+    mask = torch.rand(4, 1).double()
+    for one, other in (
+        ((x[:2], 0.1), (x, 3.0)),
+        ({"x": x[:2]}, {"x": x, "mask": mask}),
+        ({"x": x[:2], "mask": mask[:2]}, {"x": x}),
+    ):
+        found = tt.fisher(model, [(one, None), (other, None)], tt.Diagonal, likelihood="gaussian").diag()
+        parts = [tt.fisher(model, (inputs, None), tt.Diagonal, likelihood="gaussian").diag() for inputs in (one, other)]
+        assert_close(found, (2 * parts[0] + 4 * parts[1]) / 6)
+
+
+class Positions(nn.Module):
+    """A layer that all samples share, of (1, T, d)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pos = nn.Parameter(torch.randn(1, 5, 4))
+        self.shared, self.own, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head((self.own(x) + self.shared(self.pos)).tanh().mean(1))
+
+
+@pytest.mark.usefixtures("quiet")  # which parameters have Kronecker factors
+@pytest.mark.parametrize("kind", [tt.KFAC, tt.EKFAC])
+@pytest.mark.parametrize("sizes", [[1, 1, 1, 1], [1, 3], [3, 1], [2, 2]])
+def test_shared_layers_whatever_the_batches(kind: Any, sizes: list[int]) -> None:
+    torch.manual_seed(0)
+    model, x = Positions().double(), torch.randn(4, 5, 4).double()
+    whole = tt.fisher(model, (x, None), kind, likelihood="gaussian").dense()
+    parts = [(part, None) for part in x.split(sizes)]
+    assert_close(tt.fisher(model, parts, kind, likelihood="gaussian").dense(), whole)
+
+
 def replaced(function: Callable[[Tensor], Tensor]) -> nn.Module:
     """A network whose first layer got another forward, as quantization libraries do it."""
     torch.manual_seed(0)

@@ -30,7 +30,7 @@ from torchtangent.linear import Linearized, linearize
 from torchtangent.linear.frozen import load
 
 SMOOTH = ["residual-gelu", "vision-transformer", "layernorm", "lstm", "transformer-batch-first-prenorm", "weight-norm"]
-SLOW = ["embedding-padding", "embedding-bag", "weight-norm", "no-grad-stem", "checkpointed", "custom-function"]
+SLOW = ["embedding-padding", "embedding-bag", "weight-norm", "checkpointed", "custom-function"]
 
 
 def moved(lin: Linearized, scale: float = 1.0) -> Linearized:

@@ -10,7 +10,7 @@ from oracle import assert_close
 from torch import Tensor, nn
 
 import torchtangent as tt
-from torchtangent.operators import DenseOperator, LowRankOperator
+from torchtangent.operators import DenseOperator, DiagonalOperator, LowRankOperator
 
 torch.manual_seed(0)
 NET = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
@@ -151,6 +151,38 @@ def test_eigenvalues_that_repeat_have_no_derivatives_by_eigenvectors() -> None:
     found = LowRankOperator(rows).solve(torch.randn(6, dtype=torch.float64), 0.5)
     with pytest.raises(RuntimeError, match="Some eigenvalues of a matrix are equal"):
         found.sum().backward()
+
+
+def test_eigenvalues_of_matrices_of_low_rank_have_derivatives() -> None:
+    A = torch.randn(10, 3, dtype=torch.float64)
+
+    def through(A: Tensor) -> Tensor:
+        return DenseOperator(A @ A.T).eigh(k=2).values.square().sum() + DenseOperator(A @ A.T).logdet(s)
+
+    s = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(through, A.requires_grad_())
+    (slope,) = torch.autograd.grad(through(A.detach()), s)
+    assert_close(slope, torch.linalg.inv(A @ A.T + 0.3 * torch.eye(10, dtype=torch.float64)).trace().detach())
+
+
+@pytest.mark.parametrize("rest", [[1.0, 1.0, 0.0, 0.0], [1.0, 0.9, 0.3, 0.1]])
+def test_eigenvectors_of_eigenvalues_that_do_not_repeat_have_derivatives(rest: list[float]) -> None:
+    Q = torch.linalg.qr(torch.randn(5, 5, dtype=torch.float64)).Q
+    A = (Q * torch.tensor([3.0, *rest], dtype=torch.float64)) @ Q.T
+
+    def projector(A: Tensor) -> Tensor:
+        q = DenseOperator((A + A.T) / 2).eigh(k=1).vectors.dense()
+        return q @ q.T
+
+    assert torch.autograd.gradcheck(projector, A.requires_grad_(), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [tt.Dense, tt.KFAC, tt.Implicit])
+def test_eigenvalues_by_iterations_have_derivatives(kind: Any) -> None:
+    F, d = tt.fisher(NET, (X, Y), kind), torch.rand(26, dtype=torch.float64, requires_grad=True)
+    M = F + DiagonalOperator(d)
+    found, wanted = (torch.autograd.grad(v.sum(), d)[0] for v in (M.eigh(k=2).values, M.eigh().values[:2]))
+    assert_close(found, wanted, 1e-6)
 
 
 def test_numbers_whose_gradient_would_be_lost() -> None:

@@ -395,6 +395,16 @@ def test_a_damping_that_an_eigenvalue_cancels(seed: int) -> None:
     )
 
 
+@pytest.mark.parametrize("damping", [0.0, 1e-3, 0.999])
+def test_eigenvalues_that_were_given_are_exact(damping: float) -> None:
+    """The rounding of the largest one has no part in the others."""
+    values = torch.tensor([1e4, -1.0, 1e-3])
+    M = DiagonalOperator(values)
+    assert_close(M.solve(values + damping, damping), torch.ones(3), 1e-6)
+    with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+        M.solve(values, 1.0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_decompositions_of_half_precision(dtype: torch.dtype) -> None:
     A = torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=dtype)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from torchtangent.alignment.labels import Targets, one_hot
 from torchtangent.kernel.matrix import Matrix, as_matrix, as_square, wide_rows
-from torchtangent.kernel.targets import is_one_hot, numbers
+from torchtangent.kernel.targets import numbers
 from torchtangent.notice import check_choice, warn
 from torchtangent.operators.scale import scale_of
 from torchtangent.operators.symmetric import asymmetry
@@ -111,10 +111,10 @@ def cka(K: Any, y: Targets, *, centering: str = "class") -> Any:
 
 
 def _is_kernel(y: Any, samples: int) -> bool:
-    """Whether y, which should be labels, is a symmetric matrix, and not one-hot by chance."""
+    """Whether y, which should be labels, is a symmetric matrix, and not by chance, as few different numbers may be."""
     if not isinstance(y, Tensor) or tuple(y.shape) != (samples, samples) or not y.is_floating_point():
         return False
-    return samples > 1 and not is_one_hot(y) and asymmetry(y, y.dtype) == 0
+    return samples > 1 and len(y[:8].unique()) > 2 and asymmetry(y, y.dtype) == 0
 
 
 def _centred_norm(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,10 @@ from torchtangent.curvature.cotangents import Cotangents, Weigh
 from torchtangent.curvature.data import Batches
 from torchtangent.curvature.losses import Loss, LossCotangents, MeanCheck
 from torchtangent.curvature.representation import Accumulator, Representation, Scope
-from torchtangent.jacobians.call import float32_products
+from torchtangent.jacobians.call import eagerly, float32_products
 from torchtangent.jacobians.capture import BUDGET, Capture
 from torchtangent.jacobians.compare import is_adjoint, noise
-from torchtangent.jacobians.inputs import Inputs, batch_size, map_leaves, take, wide
+from torchtangent.jacobians.inputs import Inputs, batch_size, check_product, map_leaves, take, wide
 from torchtangent.jacobians.products import Replayed, Tangent, pull, push, push_otherwise, replayed
 from torchtangent.notice import listed
 from torchtangent.operators import ImplicitOperator
@@ -41,7 +42,21 @@ class Implicit(Representation):
         raise ValueError("Implicit works on the whole model: it cannot be mixed with other representations in a dict.")
 
 
-class FisherProduct:
+class _Product(ABC):
+    """V ↦ M V for a matrix M on parameter space."""
+
+    @eagerly
+    @float32_products()
+    def __call__(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
+        found = self._of(V)
+        check_product(found, V)
+        return found
+
+    @abstractmethod
+    def _of(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]: ...
+
+
+class FisherProduct(_Product):
     """V ↦ F V, by a pass over the data for each product.
 
     After a few products, the network is linearized at data that fits into a small budget, and the graphs are kept: this
@@ -53,8 +68,7 @@ class FisherProduct:
         self._kept: list[tuple[Replayed, Weigh]] = []
         self._products = 0
 
-    @float32_products()
-    def __call__(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
+    def _of(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
         self._products += 1
         if self._products == _PATIENCE:
             self._keep()
@@ -120,15 +134,14 @@ class FisherProduct:
         return self.capture.samples_within(BUDGET, 2)  # twice, because J v has a graph, too
 
 
-class HessianProduct:
+class HessianProduct(_Product):
     """V ↦ H V for a loss that is a mean over samples, by differentiating its gradient."""
 
     def __init__(self, capture: Capture, batches: Batches, loss: Loss) -> None:
         self.capture, self.batches, self.loss = capture, batches, loss
         self._checked = False
 
-    @float32_products()
-    def __call__(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
+    def _of(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
         total, n = torch.zeros_like(V), 0
         check = None if self._checked else MeanCheck(self.loss)
         for x, y in self.batches:

@@ -102,6 +102,11 @@ class MeanCheck:
     def __call__(self, f: Float[Tensor, "N *out"], y: Any) -> None:
         f = f.detach().roll(1, 0)  # another sample's outputs: the loss of a perfect fit is zero and would tell nothing
         self._over_samples &= self._mean(f, y)
+        if not self._over_samples and self._broadcasts(f, y):
+            raise ValueError(
+                f"The loss does not see which target belongs to which sample: outputs {tuple(f.shape)} and targets "
+                f"{tuple(y.shape)} broadcast to {len(f), len(f)}. Pass y.unsqueeze(1) as targets."
+            )
         if self._pieces and not self._over_samples:
             raise ValueError(
                 f"{_NOT_OVER_SAMPLES}, which a Gauss-Newton matrix needs. Write it as one, for instance as "
@@ -138,6 +143,13 @@ class MeanCheck:
                 'for the same batch twice. Use reduction="mean".'
             )
         return len(f) == 1 or _same((first + (len(f) - 1) * loss(lambda t: t[1:])) / len(f), once, first)
+
+    def _broadcasts(self, f: Tensor, y: Any) -> bool:
+        """Whether a loss of (N, 1) outputs and (N,) targets compares each with each."""
+        if not isinstance(y, Tensor) or y.dim() != 1 or f.shape != (len(y), 1):
+            return False
+        once, turned = self.loss(f, y).detach(), self.loss(f, y.roll(1)).detach()
+        return _same(once, turned, once)
 
     def _adds_up(self, f: Tensor, y: Any, f2: Tensor, y2: Any) -> bool:
         """Whether the losses of two batches average to that of both together, if the batches can be joined."""

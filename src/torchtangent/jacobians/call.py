@@ -233,7 +233,7 @@ def undisturbed() -> Iterator[None]:
 
 def _uncompiled() -> AbstractContextManager[Any]:
     """Where parts of a model that `torch.compile` compiled run as they are written: compiled code takes no hooks."""
-    loaded = "torch._dynamo" in sys.modules and not engine_at_work()
+    loaded = "torch._dynamo" in sys.modules and not torch.compiler.is_compiling() and not engine_at_work()
     return torch.compiler.set_stance("force_eager") if loaded else nullcontext()
 
 

@@ -26,7 +26,7 @@ from torchtangent.jacobians.inputs import (
     batch_size,
     check_devices,
     check_finite,
-    leaves,
+    equal,
     map_leaves,
     take,
     versions,
@@ -85,7 +85,7 @@ class Capture:
         self.space = Space.of(self.params)
         self.tied = {name for name, p in self.params.items() if self.network.places_of(p) > 1}
         self.uncovered: set[str] = set()  # parameters that only the fallback gets right
-        self.shared: set[str] = set()  # parameters of layers whose result all samples share, as that of positions
+        self.shared: set[tuple[object, int]] = set()  # calls of layers whose result all samples share, as positions
         self.unproven: set[str] = set()  # parameters whose gradient was zero when they were checked
         self.loop = False  # the fallback cannot vectorize over samples
         self.kinds: set[torch.dtype] = set()  # in which layers computed: autocast inside of a model has its own
@@ -166,7 +166,7 @@ class Capture:
     def look_at_two(self, x: Inputs) -> None:
         """Find out what several samples share, by two copies of a sample if the batch has only one."""
         if batch_size(x) == 1 and not self._looked:
-            with suppress(RuntimeError, ValueError, TypeError, IndexError):  # a model for batches of one sample
+            with suppress(Exception):  # a model for batches of one sample
                 self.record(map_leaves(lambda t: torch.cat([t, t]), x))
 
     def _output_of(self, sample: Inputs) -> Float[Tensor, "1 *out"]:
@@ -174,7 +174,7 @@ class Capture:
         if self._few is not None:
             few, outputs = self._few
             for i in range(len(outputs)):
-                if all(map(torch.equal, leaves(take(few, slice(i, i + 1))), leaves(sample))):
+                if equal(take(few, slice(i, i + 1)), sample):
                     return outputs[i : i + 1]
         return self.outputs(sample)
 

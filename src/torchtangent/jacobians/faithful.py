@@ -1,4 +1,4 @@
-"""Whether forward mode differentiates only what reverse mode does, and not what a model computes under `no_grad`."""
+"""Forward mode that leaves out what reverse mode does, such as what a model computes under `no_grad`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 
 class Unfaithful(RuntimeError):
@@ -18,7 +19,9 @@ class Unfaithful(RuntimeError):
 class Faithful(TorchFunctionMode):
     """Inside, a forward pass in forward mode; raises `Unfaithful` at its end if reverse mode leaves out a part of it.
 
-    It depends on the data whether the two then differ, and a model may do so for some data only: each pass is watched.
+    What is computed under `no_grad` or by `.data` gets no derivative here either. What cannot be undone are writes to
+    tensors that have one, and lookups in tables with a padding row. It depends on the data whether the two modes then
+    differ, and a model may do so for some data only: each pass is watched.
     """
 
     def __init__(self) -> None:
@@ -28,14 +31,31 @@ class Faithful(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         without = not torch.is_grad_enabled() or func == torch.Tensor.data.__get__  # type: ignore[attr-defined]
-        if without and isinstance(result, Tensor) and result.is_floating_point():
-            self._left_out |= any(isinstance(t, Tensor) and _carries(t) for t in tree_leaves((args, kwargs)))
-        return result
+        if not without and func not in _LOOKUPS:
+            return result
+        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        if not any(map(_carries, given)):
+            return result
+        if not without:
+            self._left_out |= _has_padding(func, args, kwargs or {})
+            return result
+        written = result is None or any(one is other for one in tree_leaves(result) for other in given)
+        self._left_out |= written
+        return result if written else tree_map_only(Tensor, Tensor.detach, result)
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         if self._left_out and error[0] is None:
-            raise Unfaithful("it may differentiate what the model computes without gradients")
+            raise Unfaithful("it may differentiate what reverse mode leaves out, under no_grad or in a padding row")
+
+
+_LOOKUPS = (F.embedding, torch.embedding)
+
+
+def _has_padding(lookup: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether a row of the table has no gradient."""
+    padding = args[2] if len(args) > 2 else kwargs.get("padding_idx")
+    return padding is not None and (lookup is F.embedding or padding >= 0)
 
 
 def _carries(t: Tensor) -> bool:

@@ -85,6 +85,11 @@ class Graph:
         return sum(size for address, size in saved.items() if address not in known)
 
 
+def kinds_in(graph: Graph) -> set[torch.dtype]:
+    """The floating-point dtypes of all results in a graph."""
+    return {m.dtype for node in graph.nodes for m in node._input_metadata if m.dtype.is_floating_point}
+
+
 def padding_rows(graph: Graph, chosen: Container[int]) -> bool:
     """Whether a table has a padding row and is a chosen parameter (by its id), or computed from some."""
     for node in graph.nodes:

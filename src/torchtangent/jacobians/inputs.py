@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtangent.notice import NotFinite
+from torchtangent.notice import NotFinite, dtype_name
 
 Inputs = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
 Output = Callable[[Any], Tensor] | str | int | None
@@ -36,6 +36,17 @@ def map_leaves(f: Callable[[Tensor], Any], x: Inputs) -> Any:
         values = [one(v) for v in x]
         return type(x)(*values) if hasattr(x, "_fields") else tuple(values)  # named tuples keep their names
     return one(x)
+
+
+def equal(x: Any, other: Any) -> bool:
+    """Whether inputs are equal, what is no tensor included."""
+    if isinstance(x, Mapping) and isinstance(other, Mapping):
+        return x.keys() == other.keys() and all(equal(x[k], other[k]) for k in x)
+    if isinstance(x, tuple | list) and isinstance(other, tuple | list):
+        return len(x) == len(other) and all(map(equal, x, other))
+    if isinstance(x, Tensor) and isinstance(other, Tensor):
+        return torch.equal(x, other)
+    return x is other or (isinstance(x, int | float | str) and x == other)
 
 
 def versions(tensors: Iterable[Tensor]) -> list[tuple[int, int]]:
@@ -218,9 +229,20 @@ def losses(loss: Loss, result: Any, output: Output, y: Tensor, n: int) -> Tensor
         raise ValueError(
             f"loss(outputs, targets) should give one value for each of the {n} samples, ({n},), and gave {shape}. Pass "
             "reduction='none' on to torch's losses, lambda f, y: F.cross_entropy(f, y, reduction='none'), and sum over "
-            "all but the first axis."
+            "all but the first axis; targets (N,) broadcast outputs (N, 1) to (N, N)."
         )
     return values.unsqueeze(1)
+
+
+def check_product(found: Tensor, vectors: Tensor) -> None:
+    """A product of J with finite numbers is finite, unless J itself or the dtype's range is the reason."""
+    if bool(torch.isfinite(found.sum())):
+        return  # no entry needs to be looked at
+    if bool(torch.isfinite(vectors).all()) and not bool(torch.isfinite(found).all()):
+        raise NotFinite(
+            "The product has NaN or infinity although the outputs are finite: a derivative is infinite (as that of "
+            f"√x is at 0), or numbers leave the range of {dtype_name(found.dtype)}."
+        )
 
 
 def check_finite(f: Tensor) -> None:

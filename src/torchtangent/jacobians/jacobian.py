@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchtangent.jacobians.call import float32_products, undisturbed
+from torchtangent.jacobians.call import eagerly, float32_products, undisturbed
 from torchtangent.jacobians.capture import BUDGET, Capture
 from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import (
@@ -18,6 +18,7 @@ from torchtangent.jacobians.inputs import (
     Output,
     batch_size,
     check_loss,
+    check_product,
     leaves,
     split,
     versions,
@@ -155,6 +156,7 @@ class Jacobian:
         """Jᵀ."""
         return Transposed(self)
 
+    @eagerly
     @float32_products()
     def _push(self, v: Float[Tensor, "P K"]) -> Float[Tensor, "N *out K"]:
         columns = []
@@ -162,15 +164,20 @@ class Jacobian:
             tangent = self.space.split(column.contiguous())
             column = torch.cat([push(self._capture, x, tangent)[1] for _, x in self._pieces()])
             columns.append(column.view(self._outputs))
-        return torch.stack(columns, -1)
+        products = torch.stack(columns, -1)
+        check_product(products, v)
+        return products
 
+    @eagerly
     @float32_products()
     def _pull(self, u: Float[Tensor, "N *out K"]) -> Float[Tensor, "P K"]:
         columns = []
         for column in u.unbind(-1):
             parts = (pull(self._capture, x, column[index]).values() for index, x in self._pieces())
             columns.append(reduce(Tensor.add_, (torch.cat([wide(g).flatten() for g in part]) for part in parts)))
-        return (columns[0].unsqueeze(1) if len(columns) == 1 else torch.stack(columns, 1)).to(u.dtype)
+        products = (columns[0].unsqueeze(1) if len(columns) == 1 else torch.stack(columns, 1)).to(u.dtype)
+        check_product(products, u)
+        return products
 
     def _pieces(self, cotangents: int = 1) -> Iterator[tuple[slice, Inputs]]:
         self._check()

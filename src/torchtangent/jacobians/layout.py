@@ -9,7 +9,7 @@ other operation samples may be anywhere, and have to be found by trial (see rows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from math import prod
 from typing import Any
 
@@ -23,7 +23,7 @@ Rule = Callable[[Any, int, int, Shape, Shape], int | None]
 SHARED = -1  # instead of a stride: all samples share the entries, as with positions that are added to each of them
 
 
-def find_strides(f: Tensor, graph: Graph) -> dict[tuple[Node, int], int]:
+def find_strides(f: Tensor, graph: Graph, shared: Set[tuple[Node, int]] = frozenset()) -> dict[tuple[Node, int], int]:
     """For each result of each node that f (N, ...) depends on: the stride of samples, `SHARED`, or 0 if unknown.
 
     Entries that no output depends on may be assigned to any sample. What depends on leaves alone is shared.
@@ -44,6 +44,8 @@ def find_strides(f: Tensor, graph: Graph) -> dict[tuple[Node, int], int]:
             strides.update([found[place]] if place in found else [])
             found[place] = strides.pop() if len(strides) == 1 else 0
             if found[place] == 0 and n > 1 and before in graph.of_leaves:
+                found[place] = SHARED
+            if place in shared:
                 found[place] = SHARED
             users[before] -= 1
             if users[before] == 0:

@@ -129,7 +129,10 @@ def _forward(capture: Capture, x: Inputs, v: Tangent, graph: bool) -> tuple[Tens
     with capture.network.undisturbed(), Faithful(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
         value, derivative = torch.func.jvp(f, (values,), ({keys[name]: t for name, t in v.items()},))[:2]
-    return value, derivative.detach() if graph else derivative
+    if graph:
+        return value, derivative.detach()
+    with torch.no_grad():  # tensors of the model may ask for gradients; what forward mode outside of this has stays
+        return value.clone(), derivative.clone()
 
 
 def _twice_reverse(capture: Capture, x: Inputs, v: Tangent, graph: bool) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ from torch.nn.modules.conv import _ConvTransposeNd
 from torchtangent.jacobians import fallback
 from torchtangent.jacobians.call import pull_back
 from torchtangent.jacobians.factors import Dense, LayerJacobian, Outer, Scale, zero
-from torchtangent.jacobians.graph import Graph
+from torchtangent.jacobians.graph import Graph, kinds_in
 from torchtangent.jacobians.inputs import Inputs, wide
 from torchtangent.jacobians.layout import SHARED, find_strides
 from torchtangent.jacobians.made import Behind, pull_behind
@@ -39,6 +39,10 @@ from torchtangent.notice import NotFinite, listed
 if TYPE_CHECKING:
     from torchtangent.jacobians.capture import Capture
 
+_INFINITE = (
+    "The derivative of the output with respect to {} has NaN or infinity although the output is finite (as √x has at "
+    "0)."
+)
 _MANY = 32  # with at least so many samples, and
 _LARGE = 1 << 20  # bytes of one cotangent at the largest layer, a CPU is faster with one cotangent at a time
 
@@ -49,14 +53,19 @@ class Trace:
     def __init__(self, capture: Capture, x: Inputs, f: Tensor, uses: list[LayerUse]) -> None:
         self.capture, self.x, self.graph_outputs = capture, x, f
         self.graph = Graph(f)
-        self._strides = find_strides(f, self.graph)
-        there = [u for u in uses if u.edge.node in self.graph.nodes]
+        capture.kinds |= kinds_in(self.graph)
+        calls: Counter[object] = Counter()
+        there = {}
+        for u in uses:
+            if u.edge.node in self.graph.nodes:
+                there[u.key, calls[u.key]] = u
+                calls[u.key] += 1
+        # The graph of one sample does not show what several would share.
+        known = {(u.edge.node, u.edge.output_nr) for key, u in there.items() if len(f) == 1 and key in capture.shared}
+        self._strides = find_strides(f, self.graph, known)
         if len(f) > 1:
-            capture.shared |= {name for u in there if self._stride(u) == SHARED for name in u.params}
-        else:  # the graph of one sample does not show what several would share
-            alike = [u for u in there if capture.shared.issuperset(u.params)]
-            self._strides |= {(u.edge.node, u.edge.output_nr): SHARED for u in alike}
-        seen = [u.of_samples(len(f)) for u in there if self._stride(u) != SHARED]
+            capture.shared |= {key for key, u in there.items() if self._stride(u) == SHARED}
+        seen = [u.of_samples(len(f)) for u in there.values() if self._stride(u) != SHARED]
         recorded = Counter(name for u in seen for name in u.params)
         used = {name: len(self.graph.users[id(p)]) for name, p in capture.params.items()}
         self.unused = [name for name, count in used.items() if count == 0]
@@ -211,11 +220,7 @@ class Trace:
         if pulled and not torch.isfinite(torch.stack([d.sum() for d in pulled])).all():
             for use, d in zip(self.uses, pulled, strict=True):
                 if not torch.isfinite(d).all():
-                    names = ", ".join(use.params)
-                    raise NotFinite(
-                        f"The derivative of the output with respect to the layer of {names} has NaN or infinity "
-                        "although the output is finite (as √x has at 0)."
-                    )
+                    raise NotFinite(_INFINITE.format("the layer of " + ", ".join(use.params)))
         return [wide(d) for d in pulled]
 
     def _all_at_once(self, edges: list[GradientEdge], cotangents: Tensor) -> Sequence[Tensor | None] | None:
@@ -267,7 +272,15 @@ class Trace:
             return pull_back(self.graph_outputs, self.capture.params, u, keep_graph=True)
 
     def _fall_back(self, names: list[str], cotangents: Tensor) -> dict[str, LayerJacobian]:
-        """The Jacobians of some parameters by the fallback: vectorized or, if that fails, in a loop over samples."""
+        """The Jacobians of some parameters by the fallback."""
+        found = self._without_rules(names, cotangents)
+        for name, layer in found.items():
+            if not bool(torch.isfinite(layer.d).all()):
+                raise NotFinite(_INFINITE.format(name))
+        return found
+
+    def _without_rules(self, names: list[str], cotangents: Tensor) -> dict[str, LayerJacobian]:
+        """They are vectorized or, if that fails, come from a loop over samples."""
         capture, f = self.capture, self.capture.network
         chosen = {name: capture.params[name] for name in names}
         with capture.network.undisturbed():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -230,6 +231,8 @@ class Job:
                 mine = left[0].tile(i, rows)
                 other = mine if left[0] is right[0] and rows == cols else right[0].tile(i, cols)
                 unit = left[0].unit(i) * right[0].unit(i)
+                if unit > torch.finfo(self.precision.total).max:
+                    unit = math.inf  # which torch takes as a factor, and the kernel is refused
                 part.way.add(blocks[i % len(blocks)], mine, other, unit, self.plan.room)
 
     def _zeros(self, shape: tuple[int, int], device: torch.device | None = None) -> list[Block]:

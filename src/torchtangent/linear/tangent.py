@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torchtangent.jacobians.call import alone, eagerly, float32_products, pull_back
 from torchtangent.jacobians.compare import is_adjoint, noise
 from torchtangent.jacobians.faithful import Faithful
-from torchtangent.jacobians.graph import Graph, padding_rows
+from torchtangent.jacobians.graph import Graph, kinds_in, padding_rows
 from torchtangent.jacobians.inputs import check_finite, wide
 from torchtangent.jacobians.switches import plain_attention, plain_layers, step_by_step
 from torchtangent.linear.frozen import Args, Frozen, Kwargs, Tangent, check_reached
@@ -37,8 +37,11 @@ def forward_mode(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tupl
     """One pass with dual numbers, in which f records no graph. Not for inputs that require a gradient."""
     f = functools.partial(frozen.value, args, kwargs)
     at = {name: frozen.weight(name) for name in v}
+    if not torch.is_grad_enabled():
+        v = {name: t.detach() for name, t in v.items()}  # gradients are on, so that it shows where f turns them off
     if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
-        value, w = torch.func.jvp(f, (at,), (v,))[:2]
+        with torch.enable_grad(), Faithful():
+            value, w = torch.func.jvp(f, (at,), (v,))[:2]
         return value, w
     return _bare_duals(f, at, v)
 
@@ -46,8 +49,6 @@ def forward_mode(frozen: Frozen, v: Tangent, args: Args, kwargs: Kwargs) -> tupl
 @eagerly  # a graph break would lose the dual numbers, and the result would silently be wrong
 def _bare_duals(f: Callable[[Tangent], Tensor], at: Tangent, v: Tangent) -> tuple[Tensor, Tensor]:
     """The same as `torch.func.jvp`, with less overhead."""
-    if not torch.is_grad_enabled():
-        v = {name: t.detach() for name, t in v.items()}  # gradients are on, so that it shows where f turns them off
     with alone(), torch.enable_grad(), forward_ad.dual_level(), Faithful():
         value, w = forward_ad.unpack_dual(f({name: forward_ad.make_dual(at[name], t) for name, t in v.items()}))
     return value, torch.zeros_like(value) if w is None else w
@@ -76,8 +77,9 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs, *, forw
         u = noise(f.detach(), generator)
         gradient = pull_back(f, at, u)
     v = {name: noise(g, generator).requires_grad_() for name, g in gradient.items()}
-    trial = _Trial(u, v, gradient)
-    padding = padding_rows(Graph(f), {id(t) for t in at.values()})
+    graph = Graph(f)
+    trial = _Trial(u, v, gradient, max(torch.finfo(kind).eps for kind in kinds_in(graph) | {f.dtype}) ** 0.5)
+    padding = padding_rows(graph, {id(t) for t in at.values()})
     ways, why = _candidates(args, kwargs, forward=forward and not padding)
     for way in ways:
         if _works(way, trial, frozen, args, kwargs):
@@ -115,6 +117,7 @@ class _Trial(NamedTuple):
     u: Tensor
     v: Tangent
     gradient: Tangent
+    small: float
 
 
 def _works(way: Way, trial: _Trial, frozen: Frozen, args: Args, kwargs: Kwargs) -> bool:
@@ -131,7 +134,7 @@ def _works(way: Way, trial: _Trial, frozen: Frozen, args: Args, kwargs: Kwargs) 
     pairs = [(wide(g), wide(back[name])) for name, g in trial.gradient.items()]
     wrong = math.hypot(*(float((g - other).detach().norm()) for g, other in pairs))
     norm = math.hypot(*(float(g.detach().norm()) for g, _ in pairs))
-    small = max(torch.finfo(dtype).eps for dtype in (w.dtype, autocast_dtype(w) or w.dtype)) ** 0.5
+    small = max(trial.small, torch.finfo(autocast_dtype(w) or w.dtype).eps ** 0.5)
     return is_adjoint(trial.u, w, trial.gradient, trial.v, small) and wrong <= small * norm
 
 

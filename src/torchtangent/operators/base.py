@@ -110,7 +110,9 @@ class Operator(ABC):
         """(M + damping·I)⁻¹ v, in the format of v.
 
         Operators that solve by their eigendecomposition keep it, so further solves are cheap with any
-        damping. For the others, `inverse(damping)` keeps the factorization.
+        damping. For the others, `inverse(damping)` keeps the factorization. Operators known only by their
+        products solve by conjugate gradients, to a relative residual of `rtol` (1e-6, see `ImplicitOperator`);
+        a `ConvergenceWarning` says how far the solution is off if they miss it.
         """
         V, restore = self._columns(v)
         return restore(self._factorize(checked_damping(damping, self.dtype)).solve(V))
@@ -171,7 +173,7 @@ class Operator(ABC):
             k: how many of the algebraically largest eigenvalues; all by default. Operators known only
                 by their products find them by block Lanczos iterations, to eps^⅔ of each or 30 eps of
                 the largest, and warn (`ConvergenceWarning`) if they miss that, or if a small eigenvalue
-                is not resolved.
+                is not resolved. Of what they find only the values can be differentiated.
             seed: the seed of the random blocks of these iterations.
         """
         if k is not None and k < 1:

@@ -102,7 +102,8 @@ class DenseOperator(Operator):
             return True
         if damped and definite and damping > 0 and bool(sizes.min() > torch.finfo(self.dtype).eps ** 0.5 * sizes.max()):
             return False
-        condition = [largest_eigenvalue(times, pivots, _STEPS) for times in (self.matrix.matmul, factors.solve)]
+        with torch.no_grad():
+            condition = [largest_eigenvalue(times, pivots, _STEPS) for times in (self.matrix.matmul, factors.solve)]
         return noise * condition[0] * condition[1] >= 1
 
     def _no_logdet(self, damping: float) -> Tensor:

@@ -17,6 +17,7 @@ from torchtangent.operators.lanczos import leading_pairs
 from torchtangent.operators.scale import scale_of
 from torchtangent.operators.spectrum import Eigh, Factorization, or_wider
 from torchtangent.operators.symmetric import asymmetry
+from torchtangent.operators.tree import tensors
 
 if TYPE_CHECKING:
     from torchtangent.operators.base import Operator
@@ -178,4 +179,6 @@ def top_eigenpairs(M: Operator, k: int, seed: int) -> Eigh:
             f"fewer{or_wider(M.dtype)}.",
             ConvergenceWarning,
         )
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors(M)):
+        values = (vectors * M._matmat(vectors)).sum(0)  # whose derivative is that of the eigenvalues
     return Eigh(values, Columns(vectors))

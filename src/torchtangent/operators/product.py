@@ -5,8 +5,8 @@ does not: on an AMD EPYC the same product in float32 took half the time. torch h
 the operator below is the one that compiled models call for their linear layers. Where it is missing, switched off
 (`torch.backends.mkldnn.enabled`) or of no use, products are torch's own.
 
-Where a factor is narrow, MKL adds one product after the other: sums of 10⁶ float32 numbers of one sign were off by 10⁻⁴.
-Such products are taken in parts, which are added in float64.
+Where a factor is narrow, MKL adds one product after the other: sums of 10⁶ float32 numbers of one sign were off by
+10⁻⁴. Such products are taken in parts, which are added in float64.
 """
 
 from __future__ import annotations

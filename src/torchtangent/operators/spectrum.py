@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.notice import warn
-from torchtangent.operators.basis import Basis, Columns, pick
+from torchtangent.operators.basis import Basis, Columns, Identity, pick
 from torchtangent.operators.symmetric import eigh
 
 EXACT_LIMIT = 4096
@@ -180,10 +180,14 @@ class Spectrum:
         smallest, largest = (self._extremes + damping).tolist()
         closest, size = smallest if smallest > 0 else float(shifted.abs().min()), max(abs(smallest), abs(largest))
         threshold = tolerance * size if damping == 0 else 0.0
-        noise = rounding(self.values.dtype, NOISE) * max(size, abs(damping))
-        if min(smallest - damping, damping) < -noise:  # eigenvalues may cancel the damping
-            threshold = max(threshold, noise)
-        if closest <= threshold or (self.missing and self.rest + damping == 0):
+        noise = rounding(self.values.dtype, NOISE)
+        cancelled = False
+        if damping != 0 and min(smallest - damping, damping) < -noise * max(size, abs(damping)):
+            # Eigenvalues may cancel the damping, up to the rounding of the largest one if they had to be found.
+            given = isinstance(self.basis, Identity)
+            sizes = self.values.abs().clamp(min=abs(damping)) if given else max(size, abs(damping))
+            cancelled = bool((shifted.abs() <= noise * sizes).any())
+        if cancelled or closest <= threshold or (self.missing and self.rest + damping == 0):
             raise singular(name, damping)
         if damping > 0 and closest <= self.noise * size:
             warn(

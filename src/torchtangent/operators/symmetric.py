@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from torchtangent.operators.product import add_product, add_products, by_onednn
 
@@ -73,13 +75,14 @@ def eigh(M: Float[Tensor, "*G n n"]) -> tuple[Float[Tensor, "*G n"], Float[Tenso
     first = torch.float64 if half or small else M.dtype
     for dtype in dict.fromkeys((first, torch.float64)):
         try:
-            values, vectors = torch.linalg.eigh(M.to(dtype))
+            A = M.to(dtype)
+            values, vectors = torch.linalg.eigh(A)
         except torch.linalg.LinAlgError as error:
             why = str(error).splitlines()[0]
             continue
         if bool(torch.isfinite(vectors).all()):
-            if vectors.requires_grad and _repeat(values.detach()):
-                vectors.register_hook(_refuse)
+            if vectors.requires_grad and int(_equal(values.detach()).sum()) > values.numel():
+                vectors = _Vectors.apply(A, values.detach(), vectors.detach())
             return values.to(M.dtype), vectors.to(M.dtype)
         why = "the result has NaN"
     if not bool(torch.isfinite(M).all()):
@@ -88,15 +91,34 @@ def eigh(M: Float[Tensor, "*G n n"]) -> tuple[Float[Tensor, "*G n"], Float[Tenso
     raise torch.linalg.LinAlgError(f"A symmetric matrix ({shape}) could not be decomposed: {why}.")
 
 
-def _repeat(values: Float[Tensor, "*G n"]) -> bool:
-    """Whether two eigenvalues of a matrix are equal, but for rounding."""
-    largest = values.abs().amax(-1, keepdim=True) if values.numel() else values
-    return bool((values.diff(dim=-1) <= _APART * torch.finfo(values.dtype).eps * largest).any())
+def _equal(values: Float[Tensor, "*G n"]) -> Bool[Tensor, "*G n n"]:
+    """Which pairs of eigenvalues of a matrix are equal, but for rounding."""
+    largest = values.abs().amax(-1)[..., None, None] if values.numel() else 0.0
+    gaps = (values.unsqueeze(-2) - values.unsqueeze(-1)).abs()
+    return gaps <= _APART * torch.finfo(values.dtype).eps * largest
 
 
-def _refuse(grad: Tensor) -> None:
-    if bool((grad != 0).any()):
-        raise RuntimeError(
-            "Some eigenvalues of a matrix are equal, and torch's derivatives of its eigenvectors are wrong there. What "
-            "is computed without them can be differentiated: products, DenseOperator's solve and logdet, predict.ridge."
-        )
+class _Vectors(torch.autograd.Function):
+    """The eigenvectors of a matrix with equal eigenvalues: those of the other eigenvalues have derivatives."""
+
+    @staticmethod
+    def forward(M: Tensor, values: Tensor, vectors: Tensor) -> Tensor:
+        return vectors.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        values, vectors = ctx.saved_tensors
+        equal = _equal(values)
+        repeated = equal.sum(-1, keepdim=True).mT > 1
+        if bool((repeated & (grad != 0)).any()):
+            raise RuntimeError(
+                "Some eigenvalues of a matrix are equal, and their eigenvectors have no derivatives. What is computed "
+                "without them can be differentiated: products, DenseOperator's solve and logdet, predict.ridge."
+            )
+        gaps = torch.where(equal, torch.inf, values.unsqueeze(-2) - values.unsqueeze(-1))
+        return vectors @ (vectors.mT @ grad / gaps) @ vectors.mT, None, None
