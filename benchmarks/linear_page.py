@@ -79,7 +79,8 @@ def _many_targets(r: dict[str, Any]) -> list[str]:
 
 def _on_gpu(r: dict[str, Any]) -> list[str]:
     rows = [
-        f"| {name} | {r[key]['seconds']:.1f} | {r[key]['error of c after 2 epochs']:.0e} | {r[key]['peak GiB']:.0f} |"
+        f"| {name} | {r[key]['seconds']:.1f} | {r[key]['error of c after 2 epochs']:.0e} "
+        f"| {r[key]['peak GiB'] or float('nan'):.0f} |"
         for key, name in (("ieee", "float32"), ("tf32", "TF32"))
     ]
     return [

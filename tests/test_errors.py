@@ -648,6 +648,43 @@ def test_losses_that_are_no_means_of_samples() -> None:
     tt.hessian(classifier, even, F.cross_entropy) @ torch.ones(16).double()
 
 
+@pytest.mark.parametrize("split", [1, 2])
+def test_losses_that_compare_each_output_with_each_target(split: int) -> None:
+    torch.manual_seed(0)
+    model, x, y = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double(), x43(), torch.randn(4).double()
+
+    def loss(f: Tensor, y: Tensor) -> Tensor:
+        return (f - y).square().mean()
+
+    with pytest.raises(ValueError, match=words("which target", r"y\.unsqueeze\(1\)")):
+        tt.hessian(model, list(zip(x.chunk(split), y.chunk(split), strict=True)), loss) @ torch.ones(21).double()
+    with pytest.raises(ValueError, match=words("which target", r"y\.unsqueeze\(1\)")):
+        tt.gauss_newton(model, (x, y), loss, tt.Dense)
+    with pytest.raises(ValueError, match=words(r"targets \(N,\) broadcast")):
+        tt.gradients(model, (x, y), lambda f, y: (f - y).square()).dense()
+    H = tt.hessian(model, (x, y.unsqueeze(1)), loss).dense()
+    assert_close(H, tt.hessian(model, (x, y), loss, output=lambda f: f[:, 0]).dense())
+
+
+@pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the shape checks would speak first")
+def test_products_that_have_other_names() -> None:
+    J = tt.jacobian(*mlp())
+    with pytest.raises(TypeError, match=r"tt\.ntk"):
+        J @ J.T
+    with pytest.raises(TypeError, match=r"tt\.fisher"):
+        J.T @ J
+
+
+@pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the shape checks would speak first")
+def test_dtypes_and_dampings_of_other_kinds() -> None:
+    model, x = mlp()
+    M = tt.fisher(model, (x, None), tt.KFAC)
+    assert M.to("float32").dtype == torch.float32
+    assert M.to("cpu").dtype == torch.float64
+    with pytest.raises(TypeError, match="damping is one number, got a dict"):
+        M.logdet({})
+
+
 def test_a_loader_that_fills_one_buffer_again_and_again() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)).double()

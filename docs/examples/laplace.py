@@ -27,7 +27,8 @@ for prior in (1.0, 10.0, 100.0, 1000.0):
     softened = logits / (1 + torch.pi / 8 * variance).sqrt()
     report(f"δ = {prior:4g}, log of the posterior's volume over the prior's {volume:5.1f}", softened)
 
-# The prior that the marginal likelihood prefers, by gradient ascent: logdet can be differentiated in the damping.
+# The prior that the marginal likelihood prefers, by gradient ascent: logdet can be differentiated in the damping. It is
+# no prior for good predictions here: the network was trained without one, so that its weights are no posterior's mode.
 weights = torch.cat([p.detach().flatten() for p in model[4].parameters()])
 log_prior = torch.zeros((), requires_grad=True)
 optimizer = torch.optim.Adam([log_prior], lr=0.2)

@@ -222,7 +222,7 @@ def _as_expected(f: Tensor, targets: Tensor, likelihood: str) -> Tensor:
     if likelihood != "categorical" and y.dim() == f.dim() - 1 and f.shape[-1] == 1:
         y = y.unsqueeze(-1)
     if y.shape != wanted or y.is_complex() or (likelihood == "categorical" and not _are_classes(y)):
-        kind = "class indices" if likelihood == "categorical" else "values"
+        kind = "class indices, integers" if likelihood == "categorical" else "values"
         raise ValueError(
             f"likelihood={likelihood!r} needs targets of shape {tuple(wanted)} ({kind}), "
             f"got {tuple(y.shape)} of {y.dtype}."

@@ -84,7 +84,7 @@ class Network:
             if not getattr(error, "__notes__", None):
                 error.add_note(
                     f"The model was called with {_described(args, kwargs)}, samples first: it sees parts of a batch, "
-                    "and must work for any number of samples."
+                    "and must work for any number of samples. (A single sample needs an axis for them: x[None].)"
                 )
             raise
         self._check_writes([version_of(t) for t in leaves(x)] != before)

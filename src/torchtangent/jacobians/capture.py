@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import reduce
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Float
@@ -178,6 +178,12 @@ class Capture:
                     return outputs[i : i + 1]
         return self.outputs(sample)
 
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            "What was made of a model belongs to it and cannot be copied or pickled. Make it of the copied model; or "
+            "save a matrix that is not implicit."
+        )
+
     def check_unmoved(self) -> None:
         """What was made of one model must not be used with another, or in another mode."""
         check_inference_mode()
@@ -186,7 +192,7 @@ class Capture:
         for what, now in state.items():
             if now != self.state[what]:
                 raise RuntimeError(
-                    f"The model's {what} changed since this object was made (or it was copied), so its values would "
+                    f"The model's {what} changed since this object was made, so its values would "
                     "belong to another function. Make it again, or keep a copy of the model."
                 )
 

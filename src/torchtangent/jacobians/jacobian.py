@@ -146,6 +146,8 @@ class Jacobian:
 
     def __matmul__(self, v: Vector) -> Float[Tensor, "N *out"]:
         """J v for a flat tensor, dict or list in parameter space; a matrix (P, K) gives (N, *out, K)."""
+        if isinstance(v, Transposed):
+            raise TypeError("J @ J.T is the tangent kernel: tt.ntk(model, x) computes it without J.")
         flat, _ = self.space.flatten(v)
         self._check_like(flat)
         found = linear(self._push, self._pull, flat)
@@ -194,9 +196,7 @@ class Jacobian:
     def _check(self) -> None:
         """Model and inputs must be what they were."""
         if versions(leaves(self._x)) != self._versions:
-            raise RuntimeError(
-                "The inputs changed since this Jacobian was made (or it was copied). Make it again, or keep a copy."
-            )
+            raise RuntimeError("The inputs changed since this Jacobian was made. Make it again, or keep a copy.")
         self._capture.look(self._x)
 
 
@@ -215,6 +215,10 @@ class Transposed:
 
     def __matmul__(self, u: Float[Tensor, "N *outK"]) -> Float[Tensor, "P *K"]:
         outputs = self._jacobian.shape[:-1]
+        if isinstance(u, Jacobian):
+            raise TypeError(
+                'J.T @ J is N times a Fisher matrix: tt.fisher(model, (x, None), tt.Dense, likelihood="gaussian").'
+            )
         if not isinstance(u, Tensor):
             raise TypeError(f"J.T @ u needs u as a tensor of the outputs' shape {outputs}, got a {type(u).__name__}.")
         self._jacobian._check_like(u)

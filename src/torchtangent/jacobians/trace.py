@@ -86,8 +86,8 @@ class Trace:
         if self.unused:
             capture.say_once(
                 "unused",
-                f"These parameters do not influence the output (samples looked at first: {len(f)}), so their part of "
-                f"the Jacobian is zero there: {listed(self.unused)}.",
+                f"These parameters do not influence the output (of the {len(f)} samples looked at first; they may be "
+                f"experts that are not chosen), so their part of the Jacobian is zero there: {listed(self.unused)}.",
             )
 
     @property

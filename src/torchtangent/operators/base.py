@@ -266,6 +266,8 @@ class Operator(ABC):
     ) -> Operator:
         """The same operator in another dtype or on another device: `M.to(torch.float64)`, `M.to("cuda")`."""
         for kind in kinds:
+            if isinstance(kind, str) and isinstance(getattr(torch, kind, None), torch.dtype):
+                kind = getattr(torch, kind)  # "float64"
             if isinstance(kind, torch.dtype):
                 dtype = kind
             elif kind is not None:

@@ -43,6 +43,8 @@ def constant(number: Number, what: str) -> float:
 
 def checked_damping(damping: Number, dtype: torch.dtype) -> float:
     """The damping as a float; an error if it is negative, not finite in this dtype, or not a single number."""
+    if not isinstance(damping, Tensor | int | float):
+        raise TypeError(f"damping is one number, got a {type(damping).__name__}.")
     if isinstance(damping, Tensor) and damping.numel() != 1:
         raise ValueError(
             f"damping is one number, got {tuple(damping.shape)}. For one per parameter, add them to the operator: "

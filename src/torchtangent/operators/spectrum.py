@@ -261,6 +261,6 @@ def singular(name: str, damping: float) -> torch.linalg.LinAlgError:
 def indefinite(name: str, smallest: float, what: str) -> ValueError:
     """The error for a function that is not real at a negative eigenvalue."""
     return ValueError(
-        f"{name} is indefinite (smallest eigenvalue {smallest:.3g}), so its {what} is not real. "
-        "Add enough damping to make it positive definite."
+        f"{name} is indefinite (smallest eigenvalue {smallest:.3g}), so its {what} is not real. Add enough damping to "
+        "make it positive definite. (A matrix that was computed in a narrower dtype has its rounding.)"
     )

@@ -39,9 +39,11 @@ class EKFAC(Preconditioned):
     **Tuning.** A step that is too long makes the curvature stale before it is renewed. `kl_clip` bounds the step,
     whatever the learning rate and momentum; while it is active (see `opt.clipped`), `lr` and its schedule matter
     little. If the loss still grows, raise `damping`, lower `kl_clip`, or lower `basis_every`; batches of a few samples
-    give noisy curvature and need more damping. If training is steady but slow, try kl_clip=1e-2. kl_clip=None is the
-    step of the papers, for which `lr` and `damping` have to be searched. `damping` has the units of a squared gradient
-    of one sample's loss: if the loss is the mean over many outputs, not their sum, it has to be far smaller.
+    give noisy curvature and need more damping. (A batch of fewer samples than a layer is wide leaves directions of
+    which no basis is better than another: rounding, as by the order of samples, then changes later steps a little.) If
+    training is steady but slow, try kl_clip=1e-2. kl_clip=None is the step of the papers, for which `lr` and `damping`
+    have to be searched. `damping` has the units of a squared gradient of one sample's loss: if the loss is the mean
+    over many outputs, not their sum, it has to be far smaller.
 
     Args:
         model: The network, or the DistributedDataParallel around it. Its layers carry hooks until `close()`.
