@@ -41,6 +41,7 @@ METHODS = (  # classes that are listed with all of theirs
     operators.Basis,
     operators.Space,
 )
+SYMBOLS = {"__call__": "(…)", "__matmul__": "@"}  # methods that have no name
 
 
 def page() -> str:
@@ -68,8 +69,10 @@ def methods(thing: Any) -> Iterator[str]:
         return
     ours = [vars(kind) for kind in inspect.getmro(thing) if kind.__module__.startswith("torchtangent")]
     for name, value in {name: value for own in reversed(ours) for name, value in own.items()}.items():
-        if not name.startswith("_") and inspect.getdoc(value) and (callable(value) or isinstance(value, property)):
-            yield f"| · `.{name}{'' if isinstance(value, property) else '()'}` | {summary(value)} |"
+        if name in SYMBOLS or (not name.startswith("_") and (callable(value) or isinstance(value, property))):
+            said = SYMBOLS.get(name) or f".{name}{'' if isinstance(value, property) else '()'}"
+            if inspect.getdoc(value):
+                yield f"| · `{said}` | {summary(value)} |"
 
 
 def summary(thing: Any) -> str:

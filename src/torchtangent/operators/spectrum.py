@@ -230,7 +230,7 @@ def thin_spectrum(rows: Float[Tensor, "R P"]) -> Spectrum:
 def _qr(M: Float[Tensor, "P R"]) -> tuple[Float[Tensor, "P R"], Float[Tensor, "R R"]]:
     """The thin QR decomposition; in parts if M is long, for LAPACK's sums of many float32 numbers lose three digits."""
     length = max(_LONG, 4 * M.shape[1])
-    if len(M) <= length:
+    if len(M) <= length or M.device.type != "cpu":
         return torch.linalg.qr(M)
     Qs, Rs = zip(*map(torch.linalg.qr, M.split(length)), strict=True)
     Q, R = _qr(torch.cat(Rs))

@@ -36,8 +36,8 @@ def ridge(
     Args:
         K: The kernel of the training points.
         y: Their targets.
-        K_test: The kernel between test and training points, (M, N) or (M, N, C, C). Without it, predictions are at the
-            training points.
+        K_test: The kernel between test and training points, (M, N) or (M, N, C, C); of features Φ it is
+            Φ(x_new) @ Φ.matrix.T. Without it, predictions are at the training points.
         ridge: Not divided or multiplied by N.
         f0: The network's outputs at the training points, (N,) or (N, C); zero by default.
         f0_test: Those at the test points.
