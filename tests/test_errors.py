@@ -662,6 +662,8 @@ def test_losses_that_compare_each_output_with_each_target(split: int) -> None:
         tt.gauss_newton(model, (x, y), loss, tt.Dense)
     with pytest.raises(ValueError, match=words(r"targets \(N,\) broadcast")):
         tt.gradients(model, (x, y), lambda f, y: (f - y).square()).dense()
+    for other in (lambda f, y: f.var(correction=0), lambda f, y: (f[:, 0] - y).mean().square()):  # of all samples
+        tt.hessian(model, (x, y), other) @ torch.ones(21).double()
     H = tt.hessian(model, (x, y.unsqueeze(1)), loss).dense()
     assert_close(H, tt.hessian(model, (x, y), loss, output=lambda f: f[:, 0]).dense())
 

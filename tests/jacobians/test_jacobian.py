@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import oracle
 import pytest
@@ -675,6 +677,51 @@ def test_infinite_derivatives_of_finite_outputs() -> None:
         ):
             with pytest.raises(ValueError, match="NaN or infinity although the output"):
                 ask()
+
+
+def test_products_by_vmap() -> None:
+    model, x = mlp()
+    J, F = tt.jacobian(model, x), tt.fisher(model, (x, None), tt.Implicit)
+    V, U = torch.randn(3, F.size, dtype=torch.float64), torch.randn(3, *J.shape[:-1], dtype=torch.float64)
+    for times, vectors in ((lambda v: J @ v, V), (lambda u: J.T @ u, U), (lambda v: F @ v, V)):
+        expected = torch.stack([times(v) for v in vectors])
+        assert_close(torch.vmap(times)(vectors), expected)
+
+
+def test_where_only_reverse_mode_is_finite() -> None:
+    """At √relu(h) forward mode divides zero by zero, in a later sample."""
+
+    class Root(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).relu().sqrt()
+
+    model, x = Root(3, 1).double(), torch.randn(9, 3, dtype=torch.float64)
+    x = x[model(x)[:, 0].sort(descending=True).indices]
+    D, v = oracle.jacobian(model, x), torch.randn(4, dtype=torch.float64)
+    assert model(x)[0] > 0
+    assert model(x)[-1] == 0
+    for times in (tt.jacobian(model, x), tt.fisher(model, (x, None), tt.Implicit, likelihood="gaussian")):
+        with pytest.warns(tt.TangentWarning, match="forward mode does not do for this model"):
+            found = times @ v
+        assert_close(found, D @ v if isinstance(times, tt.Jacobian) else torch.einsum("ncp,nc->p", D, D @ v) / 9)
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_constants_by_any_mode_without_gradients(mode: Callable[[], Any]) -> None:
+    class Scaled(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            h = super().forward(x)
+            with mode():
+                scale = float(self.weight.abs().amax())
+                same = h.double()  # the same tensor, with its derivative
+            return (h + same) / scale
+
+    model, x = Scaled(3, 2).double(), torch.randn(5, 3, dtype=torch.float64)
+    D, v = oracle.jacobian(model, x), torch.randn(8, dtype=torch.float64)
+    assert_close(tt.jacobian(model, x) @ v, D @ v)  # no warning of a slower way
+    lin = tt.linearize(model)
+    lin(x)
+    assert_close(torch.vmap(lambda t: lin(t[None])[0])(x), model(x))
 
 
 def test_constants_without_gradients_keep_forward_mode() -> None:

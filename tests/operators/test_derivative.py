@@ -183,6 +183,25 @@ def test_eigenvalues_by_iterations_have_derivatives(kind: Any) -> None:
     M = F + DiagonalOperator(d)
     found, wanted = (torch.autograd.grad(v.sum(), d)[0] for v in (M.eigh(k=2).values, M.eigh().values[:2]))
     assert_close(found, wanted, 1e-6)
+    values, vectors = M.eigh(k=2)
+    assert_close(torch.autograd.grad((values * vectors.dense().detach()[0]).sum(), d)[0].norm() > 0, torch.tensor(True))
+    with pytest.raises(RuntimeError, match="found by iterations have no derivatives"):
+        vectors.dense().square()[0].sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_low_rank_operators_of_long_rows_with_zeros_have_derivatives(dtype: torch.dtype) -> None:
+    """As those of a table of which few rows are used."""
+    rows = torch.randn(3, 40_000, dtype=dtype)
+    rows[:, :20_000] = 0
+    v = torch.randn(40_000, dtype=dtype)
+    rows.requires_grad_()
+    M = LowRankOperator(rows)
+    found = torch.autograd.grad(M.logdet(1.0) + v @ M.solve(v, 1.0), rows)[0]
+    exact, w = rows.detach().double().requires_grad_(), v.double()
+    inner = exact @ exact.T + torch.eye(3)
+    (wanted,) = torch.autograd.grad(inner.logdet() - w @ exact.T @ torch.linalg.solve(inner, exact @ w), exact)
+    assert_close(found.double(), wanted, 1e-5 if dtype == torch.float32 else 1e-10)
 
 
 def test_numbers_whose_gradient_would_be_lost() -> None:

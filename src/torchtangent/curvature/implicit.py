@@ -98,7 +98,8 @@ class FisherProduct(_Product):
         """JᵀΛJv for f and w = Jv. Until the graphs are kept, wᵀΛw = vᵀJᵀΛJv shows whether forward mode can be used."""
         u = times(w)
         g = pull(self.capture, x, u, f)
-        if self._products < _PATIENCE and not is_adjoint(u, w, g, v, self.capture.rounding(w)):
+        watched = self._products < _PATIENCE and not torch._C._functorch.is_functorch_wrapped_tensor(w)  # by vmap
+        if watched and not is_adjoint(u, w, g, v, self.capture.rounding(w)):
             found = push_otherwise(self.capture, x, v)
             if found is not None:
                 f, w = found

@@ -149,7 +149,13 @@ class MeanCheck:
         if not isinstance(y, Tensor) or y.dim() != 1 or f.shape != (len(y), 1):
             return False
         once, turned = self.loss(f, y).detach(), self.loss(f, y.roll(1)).detach()
-        return _same(once, turned, once)
+        if not _same(once, turned, once):
+            return False
+        try:
+            column = self.loss(f, y.unsqueeze(1)).detach()
+        except Exception:  # a loss that takes (N,) only
+            return False
+        return not _same(once, column, once)  # or the loss does not depend on the order of samples, or not on targets
 
     def _adds_up(self, f: Tensor, y: Any, f2: Tensor, y2: Any) -> bool:
         """Whether the losses of two batches average to that of both together, if the batches can be joined."""

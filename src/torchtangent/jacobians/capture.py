@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import reduce
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -41,7 +41,7 @@ from torchtangent.notice import warn
 from torchtangent.operators.space import Space
 
 BUDGET = 256 << 20  # bytes of activations, factors or vectors at a time
-_MOST = 1 << 14  # samples at a time: gradients of more lose digits in float32 where MKL sums them for narrow layers
+_MOST = 1 << 16  # samples at a time: gradients of more lose digits in float32 where MKL sums them for narrow layers
 _SHARE = 32  # on a GPU, which few samples at a time leave idle, at least a 32nd of its memory
 
 
@@ -178,12 +178,6 @@ class Capture:
                     return outputs[i : i + 1]
         return self.outputs(sample)
 
-    def __getstate__(self) -> NoReturn:
-        raise TypeError(
-            "What was made of a model belongs to it and cannot be copied or pickled. Make it of the copied model; or "
-            "save a matrix that is not implicit."
-        )
-
     def check_unmoved(self) -> None:
         """What was made of one model must not be used with another, or in another mode."""
         check_inference_mode()
@@ -192,7 +186,7 @@ class Capture:
         for what, now in state.items():
             if now != self.state[what]:
                 raise RuntimeError(
-                    f"The model's {what} changed since this object was made, so its values would "
+                    f"The model's {what} changed since this object was made (or it was copied), so its values would "
                     "belong to another function. Make it again, or keep a copy of the model."
                 )
 
@@ -250,7 +244,9 @@ class Capture:
     def samples_within(self, base: int, cotangents: int) -> int:
         """How many samples at a time keep a trace with so many cotangents within `budget(base)`."""
         fixed, each = self.bytes_per_sample
-        return min(_MOST, max(1, self.budget(base) // max(1, fixed + cotangents * each)))
+        chains = self.device.type == "cpu" and self.dtype != torch.float64
+        fit = max(1, self.budget(base) // max(1, fixed + cotangents * each))
+        return min(_MOST, fit) if chains else fit
 
     def cotangents_within(self, base: int) -> int:
         """How many cotangents at a time keep a trace of one sample within `budget(base)`."""

@@ -34,12 +34,17 @@ class Faithful(TorchFunctionMode):
         if not without and func not in _LOOKUPS:
             return result
         given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        if func in _CONVERSIONS and any(result is t for t in given):
+            return result  # nothing was converted: reverse mode has its derivative, too
+        if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():  # nothing has a derivative there
+            self._left_out |= _written(result, given)
+            return result
         if not any(map(_carries, given)):
             return result
         if not without:
             self._left_out |= _has_padding(func, args, kwargs or {})
             return result
-        written = result is None or any(one is other for one in tree_leaves(result) for other in given)
+        written = _written(result, given)
         self._left_out |= written
         return result if written else tree_map_only(Tensor, Tensor.detach, result)
 
@@ -50,6 +55,12 @@ class Faithful(TorchFunctionMode):
 
 
 _LOOKUPS = (F.embedding, torch.embedding)
+_CONVERSIONS = (Tensor.to, Tensor.type_as, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.contiguous)
+
+
+def _written(result: Any, given: list[Tensor]) -> bool:
+    """Whether a function may have written to a tensor that it was given."""
+    return result is None or any(one is other for one in tree_leaves(result) for other in given)
 
 
 def _has_padding(lookup: Any, args: tuple, kwargs: dict[str, Any]) -> bool:

@@ -236,6 +236,7 @@ def losses(loss: Loss, result: Any, output: Output, y: Tensor, n: int) -> Tensor
 
 def check_product(found: Tensor, vectors: Tensor) -> None:
     """A product of J with finite numbers is finite, unless J itself or the dtype's range is the reason."""
+    found, vectors = _inside(found), _inside(vectors)
     if bool(torch.isfinite(found.sum())):
         return  # no entry needs to be looked at
     if bool(torch.isfinite(vectors).all()) and not bool(torch.isfinite(found).all()):
@@ -243,6 +244,13 @@ def check_product(found: Tensor, vectors: Tensor) -> None:
             "The product has NaN or infinity although the outputs are finite: a derivative is infinite (as that of "
             f"√x is at 0), or numbers leave the range of {dtype_name(found.dtype)}."
         )
+
+
+def _inside(t: Tensor) -> Tensor:
+    """The numbers in a tensor that `vmap` or other transforms of torch.func have wrapped: those of all its copies."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(t):
+        t = torch._C._functorch.get_unwrapped(t)
+    return t
 
 
 def check_finite(f: Tensor) -> None:

@@ -196,7 +196,9 @@ class Jacobian:
     def _check(self) -> None:
         """Model and inputs must be what they were."""
         if versions(leaves(self._x)) != self._versions:
-            raise RuntimeError("The inputs changed since this Jacobian was made. Make it again, or keep a copy.")
+            raise RuntimeError(
+                "The inputs changed since this Jacobian was made (or it was copied). Make it again, or keep a copy."
+            )
         self._capture.look(self._x)
 
 

@@ -47,14 +47,29 @@ def push(
         capture.way = _choose(capture, x)
     if graph and capture.way_has_graph is None:  # a checkpoint inside the model, for instance, does not allow it
         capture.way_has_graph = not _failure(capture.way, capture, take(x, _FEW), graph=True)
+    way = capture.way
     try:
-        f, w = capture.way(capture, x, v, graph and bool(capture.way_has_graph))
+        f, w = way(capture, x, v, graph and bool(capture.way_has_graph))
     except Unfaithful as error:
         capture.way, capture.way_has_graph = _choose(capture, x, not_forward=str(error)), None
         return push(capture, x, v, graph=graph)
     check_finite(f.detach())
+    sample = None if way is _by_layers else _not_finite(w)
+    if sample is not None and (why := _failure(way, capture, take(x, sample))):
+        # As at √relu(h): where reverse mode multiplies by zero, forward mode divides by it.
+        capture.way = _choose(capture, take(x, sample), not_forward=why) if way is _forward else _by_layers
+        capture.way_has_graph = None
+        return push(capture, x, v, graph=graph)
     capture.compare(x, f.detach())
     return f, w
+
+
+def _not_finite(w: Float[Tensor, "N *out"]) -> slice | None:
+    """The first sample with NaN or infinity."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(w) or bool(torch.isfinite(w.sum())):
+        return None
+    samples = torch.isfinite(w).flatten(1).all(1).logical_not().nonzero()
+    return slice(int(samples[0]), int(samples[0]) + 1) if len(samples) else None
 
 
 def push_otherwise(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -181,4 +181,23 @@ def top_eigenpairs(M: Operator, k: int, seed: int) -> Eigh:
         )
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors(M)):
         values = (vectors * M._matmat(vectors)).sum(0)  # whose derivative is that of the eigenvalues
+        if values.requires_grad:
+            vectors = _Fixed.apply(vectors, values)
     return Eigh(values, Columns(vectors))
+
+
+class _Fixed(torch.autograd.Function):
+    """Eigenvectors whose derivatives are not known: to ask for them is an error, not zero."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor, values: Tensor) -> Tensor:
+        return vectors.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None]:
+        if bool((grad != 0).any()):
+            raise RuntimeError(
+                "Eigenvectors that were found by iterations have no derivatives: .detach() them, or differentiate the "
+                "eigenvalues alone."
+            )
+        return None, None

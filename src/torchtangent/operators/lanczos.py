@@ -13,6 +13,7 @@ from torchtangent.operators.product import product
 from torchtangent.operators.symmetric import eigh
 
 _FLOOR = 30  # residuals below this many roundings of the largest eigenvalue cannot be told from zero
+_ROWS = 1 << 16  # that are converted to float64 at a time
 _SMALL = 64  # columns: a smaller subspace is checked for convergence after every block
 
 Draw = Callable[[int], Tensor]
@@ -92,10 +93,14 @@ def leading_pairs(
     vectors = space.lift(Y[:, :k])
     image = (source @ vectors).detach()
     # Rayleigh quotients have the square of the vectors' error; those of T have its rounding, too.
-    values = ((vectors.double() * image).sum(0) / vectors.double().square().sum(0)).to(source.dtype)
-    values, order = values.sort(descending=True, stable=True)
-    vectors, image = vectors[:, order], image[:, order]
-    residuals = torch.linalg.vector_norm(image - vectors * values, dim=0, dtype=torch.float64)
+    quotients = torch.zeros(2, vectors.shape[1], dtype=torch.float64, device=vectors.device)
+    for v, w in zip(vectors.split(_ROWS), image.split(_ROWS), strict=True):
+        wide = v.double()
+        quotients += torch.stack([(wide * w).sum(0), wide.square().sum(0)])
+    values, order = (quotients[0] / quotients[1]).to(source.dtype).sort(descending=True, stable=True)
+    residuals = torch.linalg.vector_norm(image - vectors * values[order.argsort()], dim=0, dtype=torch.float64)[order]
+    del image
+    vectors = vectors[:, order]
     # Rounding adds to the residuals that the iteration sees: allow them a factor of two.
     return values, vectors, residuals, residuals > 2 * goal
 

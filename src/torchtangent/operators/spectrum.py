@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from torchtangent.notice import warn
 from torchtangent.operators.basis import Basis, Columns, Identity, pick
@@ -229,6 +230,9 @@ def thin_spectrum(rows: Float[Tensor, "R P"]) -> Spectrum:
 
 def _qr(M: Float[Tensor, "P R"]) -> tuple[Float[Tensor, "P R"], Float[Tensor, "R R"]]:
     """The thin QR decomposition; in parts if M is long, for LAPACK's sums of many float32 numbers lose three digits."""
+    if (torch.is_grad_enabled() and M.requires_grad) or forward_ad._current_level >= 0:
+        Q, R = torch.linalg.qr(M.double())  # in one: a part with fewer independent columns would have no derivative
+        return Q.to(M.dtype), R
     length = max(_LONG, 4 * M.shape[1])
     if len(M) <= length or M.device.type != "cpu":
         return torch.linalg.qr(M)
