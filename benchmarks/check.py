@@ -29,6 +29,14 @@ def values(built: Built, size: int, device: str = "cpu") -> dict[str, Tensor]:
     return {name: value.detach().double().reshape(-1) for name, value in found.items()}
 
 
+def objection(check: Mapping[str, Any]) -> str:
+    """Why a library's figures are not to be compared with; empty if they are."""
+    if check.get("differs"):
+        return f"computes another matrix, and is not compared with: {check['differs']}"
+    far = [f"{k} by {v['distance']:.1e} from {v['from']}" for k, v in check.items() if isinstance(v, dict)]
+    return f"DOES NOT AGREE: {', '.join(far)}" if check.get("ok") is False else ""
+
+
 def deviations(
     found: Mapping[str, Mapping[str, Tensor]], builders: Mapping[str, Builder], quantity: str
 ) -> dict[str, dict[str, Any]]:

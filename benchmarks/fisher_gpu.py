@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks.cases import CASES, Case, Problem
-from benchmarks.check import deviations, probe, values
+from benchmarks.check import deviations, objection, probe, values
 from benchmarks.measure import now
 from benchmarks.peers import LIBRARIES, Builder, Built, load_all, reason
 
@@ -175,7 +175,7 @@ def table(result: dict[str, Any]) -> str:
         lines += ["", f"| | | {' | '.join(libraries)} | ratio |", f"|---|---|{'---:|' * len(libraries)}---:|"]
         for quantity in QUANTITIES:
             found = entry.get(quantity, {})
-            peers = {lib for lib, e in found.items() if lib != "torchtangent" and e.get("check", {}).get("ok")}
+            peers = {lib for lib, e in found.items() if lib != "torchtangent" and not objection(e.get("check", {}))}
             for operation in (*OPERATIONS, "gib"):
                 figures = {lib: e[operation] for lib, e in found.items() if operation in e}
                 if not figures or (quantity == "implicit" and operation == "build"):
@@ -186,22 +186,11 @@ def table(result: dict[str, Any]) -> str:
                 cells = [f"{figures[lib]:.3g}" if lib in figures else "" for lib in libraries]
                 said = {"mv": "product", "gib": "peak GiB"}.get(operation, operation)
                 lines.append(f"| {quantity} | {said} | {' | '.join(cells)} | {ratio} |")
-        results = [(q, lib, e) for q in QUANTITIES for lib, e in entry.get(q, {}).items()]
-        notes = [f"- {q}, {lib} {note}" for q, lib, e in results for note in _notes(e)]
+        results = [(f"- {q}, {lib}", e) for q in QUANTITIES for lib, e in entry.get(q, {}).items()]
+        notes = [f"{who} failed: {e['failed']}" for who, e in results if "failed" in e]
+        notes += [f"{who} {said}" for who, e in results if (said := objection(e.get("check", {})))]
         lines += [""] * bool(notes) + notes
     return "\n".join(lines) + "\n"
-
-
-def _notes(entry: dict[str, Any]) -> Iterator[str]:
-    """What failed, and what is not compared with."""
-    check = entry.get("check", {})
-    if "failed" in entry:
-        yield f"failed: {entry['failed']}"
-    if check.get("differs"):
-        yield f"computes another matrix, and is not compared with: {check['differs']}"
-    elif check.get("ok") is False:
-        far = [f"{k} by {v['distance']:.1e} from {v['from']}" for k, v in check.items() if isinstance(v, dict)]
-        yield f"DOES NOT AGREE, and is not compared with: {', '.join(far)}"
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import CASES
+from benchmarks.check import objection
 from benchmarks.peers import LIBRARIES, QUANTITIES
 
 OURS = "torchtangent"
@@ -140,12 +141,8 @@ def _notes(result: dict[str, Any], quantity: str) -> list[str]:
                 notes.append(f"{lib} {key}: {entry[key]}")
         if "failed" in entry.get("megabytes", {}) and "failed" not in entry:
             notes.append(f"{lib} memory failed: {entry['megabytes']['failed']}")
-        check = entry.get("check", {})
-        if check.get("differs"):
-            notes.append(f"{lib} computes another matrix, and is not compared with: {check['differs']}")
-        elif check.get("ok") is False:
-            far = [f"{k} by {v['distance']:.1e} from {v['from']}" for k, v in check.items() if isinstance(v, dict)]
-            notes.append(f"{lib} DOES NOT AGREE: {', '.join(far)}")
+        if said := objection(entry.get("check", {})):
+            notes.append(f"{lib} {said}")
         setting = entry.get("setting", {"batch": None, "options": {}})
         words = [f"batches of {setting['batch']}"] if setting["batch"] else []
         words += [f"{k}={v}" for k, v in setting["options"].items()]
@@ -174,7 +171,7 @@ def _entries(result: dict[str, Any], quantity: str, operation: str, what: str) -
 def _fastest_peer(values: dict[str, float], result: dict[str, Any], quantity: str) -> str | None:
     """Among the peers that compute the same matrix as we do."""
     entries = result["quantities"][quantity]
-    peers = [lib for lib in values if lib != OURS and entries[lib].get("check", {}).get("ok") is not None]
+    peers = [lib for lib in values if lib != OURS and not objection(entries[lib].get("check", {}))]
     return min(peers, key=lambda lib: values[lib]) if peers else None
 
 

@@ -569,10 +569,10 @@ def test_what_reverse_mode_leaves_out_of_later_batches_of_a_linearized_network(h
     for _ in range(3):
         lin(x[:2])
     by_sample = torch.vmap(lambda sample: lin(sample[None])[0])
-    if how in ("written", "torch.embedding") or how.startswith("padding"):
-        with pytest.raises(RuntimeError):  # they have no forward mode
+    if how in ("padding", "torch.embedding"):
+        with pytest.raises(RuntimeError, match=r"inside torch\.func only in forward mode"):
             by_sample(x)
-    elif how != "late":  # vmap allows no decision that depends on the data
+    elif how not in ("late", "written", "padding later"):  # vmap allows no decision that depends on the data
         assert_close(by_sample(x) - model(x), D @ v)
     assert_close(lin(x) - model(x), D @ v)
 
@@ -591,6 +591,14 @@ def test_inside_of_what_is_compiled() -> None:
             p += step.view_as(p)
     lin(x[:2])
     assert_close(torch.compile(lin, backend="eager")(x) - model(x), D @ v)
+
+
+@pytest.mark.skipif("TORCHTANGENT_SHAPES" in os.environ, reason="the compiler does not take the shape checks")
+@pytest.mark.filterwarnings("ignore")  # the compiler's, of all that it breaks its graph at
+def test_made_inside_of_what_is_compiled() -> None:
+    model, x = left_out("no_grad")
+    made = torch.compile(lambda x: tt.jacobian(model, x).dense(), backend="eager")
+    assert_close(made(x), oracle.jacobian(model, x))
 
 
 def test_a_padding_row_of_a_table_that_is_not_chosen() -> None:
@@ -720,8 +728,11 @@ def test_constants_by_any_mode_without_gradients(mode: Callable[[], Any]) -> Non
     D, v = oracle.jacobian(model, x), torch.randn(8, dtype=torch.float64)
     assert_close(tt.jacobian(model, x) @ v, D @ v)  # no warning of a slower way
     lin = tt.linearize(model)
+    with torch.no_grad():
+        lin.weight += v[:6].view(2, 3)
+        lin.bias += v[6:]
     lin(x)
-    assert_close(torch.vmap(lambda t: lin(t[None])[0])(x), model(x))
+    assert_close(torch.vmap(lambda t: lin(t[None])[0])(x) - model(x), D @ v)
 
 
 def test_constants_without_gradients_keep_forward_mode() -> None:

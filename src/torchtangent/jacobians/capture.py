@@ -88,7 +88,7 @@ class Capture:
         self.shared: set[tuple[object, int]] = set()  # calls of layers whose result all samples share, as positions
         self.unproven: set[str] = set()  # parameters whose gradient was zero when they were checked
         self.loop = False  # the fallback cannot vectorize over samples
-        self.kinds: set[torch.dtype] = set()  # in which layers computed: autocast inside of a model has its own
+        self.kinds: set[torch.dtype] = set()  # in which the model computes: autocast inside of it has its own
         self.batched = True  # backward passes of all cotangents can run as one
         self._few: tuple[Inputs, Tensor] | None = None  # the samples that were looked at, and their outputs
         self._compared = 2  # samples of the largest batch whose outputs were compared with those of smaller ones
@@ -220,7 +220,6 @@ class Capture:
             own = {a: names[id(p)] for a, p in _matrix_and_bias(module) if id(p) in names}
             value = args[0] if args else kwargs.get("input")
             if isinstance(y, Tensor) and y.requires_grad and isinstance(value, Tensor):
-                self.kinds.add(y.dtype)
                 value = value.detach()
                 value = value.to(y.dtype) if value.is_floating_point() else value  # as autocast does inside of a layer
                 uses.append(LayerUse(value, get_gradient_edge(y), y.shape, module, own))

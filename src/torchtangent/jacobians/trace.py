@@ -272,7 +272,7 @@ class Trace:
             return pull_back(self.graph_outputs, self.capture.params, u, keep_graph=True)
 
     def _fall_back(self, names: list[str], cotangents: Tensor) -> dict[str, LayerJacobian]:
-        """The Jacobians of some parameters by the fallback."""
+        """The Jacobians of some parameters by the fallback; an error if they are infinite."""
         found = self._without_rules(names, cotangents)
         for name, layer in found.items():
             if not bool(torch.isfinite(layer.d).all()):
@@ -280,7 +280,7 @@ class Trace:
         return found
 
     def _without_rules(self, names: list[str], cotangents: Tensor) -> dict[str, LayerJacobian]:
-        """They are vectorized or, if that fails, come from a loop over samples."""
+        """They, vectorized over samples or, if that fails, in a loop; perhaps not finite."""
         capture, f = self.capture, self.capture.network
         chosen = {name: capture.params[name] for name in names}
         with capture.network.undisturbed():

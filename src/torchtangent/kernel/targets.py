@@ -111,11 +111,6 @@ def _classes(y: Shaped[Tensor, " N"]) -> list[int]:
     return values if values == list(range(len(values))) else []
 
 
-def is_one_hot(y: Shaped[Tensor, "N K"]) -> bool:
-    """Whether each row has a single 1 and else zeros."""
-    return bool(((y == 0) | (y == 1)).all()) and bool((y.sum(1) == 1).all())
-
-
 def numbers(y: Any, name: str) -> Shaped[Tensor, "..."]:
     """Targets or labels as a tensor; if that is impossible, the error names them."""
     try:

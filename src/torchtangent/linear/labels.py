@@ -10,7 +10,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from torchtangent.kernel.matrix import Matrix
-from torchtangent.kernel.targets import Form, check_targets, form_of, is_one_hot, numbers
+from torchtangent.kernel.targets import Form, check_targets, form_of, numbers
 from torchtangent.linear.losses import Loss
 
 _RECODED = {
@@ -57,7 +57,7 @@ def read_classes(
             f"{takes}; {name} has dtype {y.dtype} and shape {tuple(y.shape)}. Pass {name}.long(), or of one-hot labels "
             f"{name}.argmax(1)."
         )
-    if y.dim() == 2 and y.shape[1] > 1 and C in (1, y.shape[1]) and is_one_hot(y):
+    if y.dim() == 2 and y.shape[1] > 1 and C in (1, y.shape[1]) and _is_one_hot(y):
         raise ValueError(
             f"{name} is one-hot, but {taker} takes classes, and {y.shape[1]} columns for as many sets of them: pass "
             f"classes: {name}.argmax(1)."
@@ -70,6 +70,10 @@ def read_classes(
         hint = "Classes that are counted from 1 become these by y - 1."
     _refuse((y < 0) | (y >= C) if C > 1 else y < 0, y, form, takes, name, hint)
     return y, form
+
+
+def _is_one_hot(y: Int[Tensor, "N K"]) -> bool:
+    return bool(((y == 0) | (y == 1)).all()) and bool((y.sum(1) == 1).all())
 
 
 def _refuse(

@@ -185,7 +185,8 @@ def _orthonormal(W: Float[Tensor, "N K"], U: Float[Tensor, "N R"], draw: Draw) -
         W = W - product(U, product(U.T, W))
         norms = torch.linalg.vector_norm(W, dim=0)
         W = W / norms.clamp(min=torch.finfo(W.dtype).tiny)
-        sizes, axes = eigh(W.double().T @ W.double())
+        wide = W.double()
+        sizes, axes = eigh(wide.T @ wide)
         W = W @ axes.to(W.dtype)
         if bool(sizes[0] > 0.5) and bool((norms > before / 2).all()):
             return W / sizes.sqrt().to(W.dtype)
