@@ -9,7 +9,9 @@ from torch import Tensor
 from benchmarks.peers import Builder, Built
 
 TOLERANCE = 1e-4
-EIGENBASIS = 1e-2  # products of EKFAC: eigenvectors of close eigenvalues are not unique
+EIGENBASIS = (
+    1e-2  # products of EKFAC: eigenvectors of close eigenvalues are not unique, nor quite orthogonal in float32
+)
 
 
 def probe(size: int) -> Tensor:
@@ -17,13 +19,13 @@ def probe(size: int) -> Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(1))
 
 
-def values(built: Built, size: int, device: str = "cpu") -> dict[str, Tensor]:
+def values(built: Built, size: int, device: str = "cpu", dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     """What can be compared: the diagonal, one product, the trace."""
     found: dict[str, Tensor] = {}
     if built.diag is not None:
         found["diag"] = built.diag()
     if built.mv is not None:
-        found["mv"] = built.unpack(built.mv(built.pack(probe(size).to(device))))
+        found["mv"] = built.unpack(built.mv(built.pack(probe(size).to(device, dtype))))
     if built.trace is not None:
         found["trace"] = torch.as_tensor(built.trace())
     return {name: value.detach().double().reshape(-1) for name, value in found.items()}
@@ -38,14 +40,18 @@ def objection(check: Mapping[str, Any]) -> str:
 
 
 def deviations(
-    found: Mapping[str, Mapping[str, Tensor]], builders: Mapping[str, Builder], quantity: str
+    found: Mapping[str, Mapping[str, Tensor]],
+    builders: Mapping[str, Builder],
+    quantity: str,
+    exact: Mapping[str, Mapping[str, Tensor]] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Relative distance of each library's values from the first peer's that has them.
+    """Relative distance of each library's values from the first peer's that has them, or from exact ones by their name.
 
     A library whose convention differs is reported with the reason and is no reference.
     """
-    comparable = [name for name in found if not builders[name].differs]
-    peers_first = sorted(comparable, key=lambda name: name == "torchtangent")
+    comparable = {name: found[name] for name in found if not builders[name].differs}
+    peers_first = dict(sorted(comparable.items(), key=lambda pair: pair[0] == "torchtangent"))
+    references = {**(exact or {}), **peers_first}
     report: dict[str, dict[str, Any]] = {}
     for name, mine in found.items():
         if builders[name].differs:
@@ -53,12 +59,12 @@ def deviations(
             continue
         report[name] = {"ok": True}
         for what, value in mine.items():
-            reference = next(r for r in peers_first if what in found[r])
+            reference = next(r for r in references if what in references[r])
             if reference == name:
                 continue
-            target = found[reference][what]
+            target = references[reference][what]
             distance = float((value - target).norm() / target.norm())
             report[name][what] = {"from": reference, "distance": distance}
-            loose = quantity == "ekfac" and what == "mv"
+            loose = quantity == "ekfac" and (what == "mv" or exact)
             report[name]["ok"] &= distance <= (EIGENBASIS if loose else TOLERANCE)
     return report

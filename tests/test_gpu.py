@@ -20,6 +20,7 @@ from torchtangent.kernel.fused import add_shifted
 from torchtangent.kernel.precision import add_product
 from torchtangent.kernel.split import SplitConvolutions
 from torchtangent.operators import DenseOperator, KroneckerOperator
+from torchtangent.operators.recorded import Repeated
 from torchtangent.operators.symmetric import eigh
 
 pytestmark = [
@@ -84,6 +85,81 @@ def test_jacobian_and_fisher_in_float32_whatever_is_allowed(name: str) -> None:
         assert relative(F @ v.cuda(), torch.einsum("ncp,nc->p", J, J @ v.double()) / len(J)) < 1e-5
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("representation", [tt.KFAC, tt.EKFAC, tt.Diagonal, tt.BlockDiagonal, tt.Implicit])
+@pytest.mark.parametrize("name", ["mlp", "lenet", "conv2d-groups", "embedding"])
+def test_products_and_solves_are_the_same_when_they_are_recorded(name: str, representation: Any) -> None:
+    model, x, output = ZOO[name].build()
+    model, x = model.cuda(), on_gpu(x)
+    options = {"likelihood": "gaussian", "output": output}
+    dense = tt.fisher(model, (x, None), representation, **options).dense().cpu()
+    F = tt.fisher(model, (x, None), representation, **options)
+    eye = torch.eye(len(dense), dtype=torch.float64)
+    for i, damping in enumerate([0.1] * 12 + [0.3] * 3 + [0.1] * 6):
+        torch.manual_seed(i)
+        before = torch.cuda.get_rng_state()
+        v = torch.randn(len(dense), dtype=torch.float64)
+        given = v.cuda()
+        inference = i % 3 == 0 and representation is not tt.Implicit  # whose products are derivatives
+        with torch.inference_mode(inference), torch.cuda.stream(torch.cuda.Stream() if i == 9 else None):
+            product, solution = F @ given, F.solve(given, damping=damping)
+        torch.cuda.synchronize()
+        assert relative(product, dense @ v) < 1e-10
+        assert relative(solution, torch.linalg.solve(dense + damping * eye, v)) < 1e-5
+        assert torch.equal(given.cpu(), v)
+        assert torch.equal(torch.cuda.get_rng_state(), before)
+    u = v.cuda().requires_grad_()
+    assert relative(torch.autograd.grad((F @ u).sum(), u)[0], dense.sum(0)) < 1e-10
+    slope = torch.autograd.grad(F.solve(u, damping=0.1).sum(), u)[0]
+    assert relative(slope, torch.linalg.solve(dense + 0.1 * eye, eye.sum(0))) < 1e-5
+    V = torch.randn(len(dense), 3, dtype=torch.float64)
+    assert relative(torch.func.vmap(lambda w: F @ w, in_dims=1, out_dims=1)(V.cuda()), dense @ V) < 1e-10
+    assert relative(F @ V.cuda(), dense @ V) < 1e-10
+    copied = copy.deepcopy(F) if representation is not tt.Implicit else F
+    assert relative(copied @ v.cuda(), dense @ v) < 1e-10
+
+
+def test_which_products_are_recorded() -> None:
+    model, x, _ = ZOO["lenet"].build(torch.float32)
+    model, x = model.cuda(), on_gpu(x)
+    F = tt.fisher(model, (x, None), tt.EKFAC)
+    I = tt.fisher(model, (x, None), tt.Implicit)
+    for _ in range(8):
+        v = torch.randn(F.size, device="cuda")
+        F @ v
+        F.solve(v, damping=0.1)
+        I @ v
+    assert F._kept_products._graph is not None
+    assert F._factorized(0.1).solve._graph is not None
+    assert I.matmat._kept._graph is not None
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(1.1)
+    with pytest.raises(RuntimeError, match="changed"):
+        I @ v
+    assert relative(F.solve(v, damping=0.1), F.to("cpu").solve(v.cpu(), damping=0.1).double()) < 1e-4
+
+
+def test_what_synchronizes_is_not_recorded() -> None:
+    calls = []
+
+    def function(v: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return v * float(v.sum())
+
+    repeated, v = Repeated(function), torch.ones(3, device="cuda")
+    for _ in range(8):
+        assert repeated(v).tolist() == [3.0] * 3
+    assert len(calls) >= 8
+    w = torch.ones(3, device="cuda", requires_grad=True)
+    product = Repeated(lambda v: v * w, [w])
+    for _ in range(8):
+        assert product(v).requires_grad
+    with torch.no_grad():
+        for _ in range(8):
+            assert product(v).tolist() == [1.0] * 3
+    assert product(v).requires_grad
 
 
 @pytest.mark.parametrize("precision", TOLERANCE)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
+import weakref
+
 import pytest
 import torch
 from contracts.operators import OperatorContract, draw, eye, positive, spd
@@ -431,3 +436,54 @@ def test_eigenvalues_of_long_vectors_are_as_exact_as_their_dtype() -> None:
     assert_close(Q.T @ Q, eye(3), 1e-6)
     assert_close(low @ diagonal, rows.double().T @ (rows.double() @ diagonal.double()), 1e-6)
     assert_close(low.frobenius(), torch.linalg.matrix_norm(rows.double() @ rows.double().T), 1e-6)
+
+
+def blocks() -> BlockOperator:
+    """A Kronecker-factored, an eigendecomposed, a low-rank and a diagonal block; two entries belong to none."""
+    parts = [
+        (Place.flat(0, 6), KroneckerOperator(DenseOperator(spd(2)), DenseOperator(spd(3)))),
+        (Place.flat(6, 6), EigenOperator(Identity(2), orthonormal(3, 2), positive(2, 2))),
+        (Place.flat(12, 5), LowRankOperator(draw(2, 5))),
+        (Place.flat(17, 3), DiagonalOperator(positive(3))),
+    ]
+    return BlockOperator(parts, 22)
+
+
+def test_a_factorization_is_kept_for_one_damping_and_these_numbers() -> None:
+    M = blocks()
+    v = draw(22)
+
+    def check(damping: float) -> None:
+        A = M.dense() + damping * eye(22)
+        assert_close(M.solve(v, damping=damping), torch.linalg.solve(A, v))
+        assert_close(M.logdet(damping), torch.logdet(A))
+
+    for damping in (0.1, 0.1, 0.5, 0.1):
+        check(damping)
+    first = M._factorized(0.1)
+    assert M._factorized(0.1) is first
+    assert M._factorized(0.2) is not first
+    values = M.blocks[3][1].values
+    check(0.3)
+    values.mul_(2)
+    check(0.3)
+    values.requires_grad_()
+    assert torch.autograd.grad(M.solve(v, damping=0.3).sum(), values)[0].abs().sum() > 0
+    values.requires_grad_(False)
+    check(0.3)
+
+
+def test_what_is_kept_is_no_part_of_copies_and_lives_no_longer() -> None:
+    M = blocks()
+    v = draw(22)
+    expected = M @ v, M.solve(v, damping=0.1), M.sqrt_mv(v)
+    for other in (copy.deepcopy(M), pickle.loads(pickle.dumps(M)), M.on(None)):
+        for a, b in zip((other @ v, other.solve(v, damping=0.1), other.sqrt_mv(v)), expected, strict=True):
+            assert_close(a, b)
+    gone = weakref.ref(M)
+    gc.disable()
+    try:
+        del M, other
+        assert gone() is None
+    finally:
+        gc.enable()

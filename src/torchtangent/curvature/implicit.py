@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ from torchtangent.jacobians.inputs import Inputs, batch_size, check_product, map
 from torchtangent.jacobians.products import Replayed, Tangent, pull, push, push_otherwise, replayed
 from torchtangent.notice import listed
 from torchtangent.operators import ImplicitOperator
+from torchtangent.operators.derivative import Map
+from torchtangent.operators.recorded import Repeated
 
 _KEPT = 64 << 20  # most bytes of graphs that are kept between products,
 _SHARE = 8  # or on a GPU this part of its memory
@@ -65,16 +67,17 @@ class FisherProduct(_Product):
 
     def __init__(self, capture: Capture, batches: Batches, cotangents: Cotangents | LossCotangents) -> None:
         self.capture, self.batches, self.cotangents = capture, batches, cotangents
-        self._kept: list[tuple[Replayed, Weigh]] = []
+        self._kept: Repeated | None = None
         self._products = 0
 
     def _of(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
         self._products += 1
         if self._products == _PATIENCE:
             self._keep()
-        if self._kept and V.shape[1]:
+        if self._kept is not None and V.shape[1]:
             self.capture.check_unmoved()
-            products = [self._replayed(column.contiguous()) for column in V.unbind(1)]
+            with self.capture.network.undisturbed():  # here, as random states must not be touched while it is recorded
+                products = [self._kept(column.contiguous()) for column in V.unbind(1)]
             return products[0].unsqueeze(1) if len(products) == 1 else torch.stack(products, 1)
         total, n = V.new_empty(V.shape[1], V.shape[0]), 0  # a row for each column of V, so that `split` gives views
         pairs = [
@@ -106,33 +109,40 @@ class FisherProduct(_Product):
                 return pull(self.capture, x, times(w), f)
         return g
 
-    def _replayed(self, v: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
-        """F v from the graphs that were kept."""
-        split = {k: t.to(self.capture.params[k].dtype) for k, t in self.capture.space.split(v).items()}
-        n = sum(len(model.outputs) for model, _ in self._kept)
+    def _keep(self) -> None:
+        """Linearize the network at all data and keep the graphs, if they are small and the model can be traced."""
+        kept: list[tuple[Replayed, Weigh]] = []
+        weigh, size, device = self.cotangents.weigh(), 0, self.capture.device
+        stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        for x, y in self.batches.pieces(self._size):
+            size += batch_size(x) * 2 * sum(self.capture.bytes_per_sample)
+            x = map_leaves(Tensor.clone, x)  # a loader may reuse its buffer
+            model = replayed(self.capture, x, stream) if size <= self.capture.budget(_KEPT, _SHARE) else None
+            if model is None:
+                return
+            kept.append((model, weigh(model.outputs, y)))
+        if kept:
+            self._kept = Repeated(_from_graphs(self.capture, kept), stream=stream, patience=2)
+
+    def _size(self, x: Inputs) -> int:
+        return self.capture.samples_within(BUDGET, 2)  # twice, because J v has a graph, too
+
+
+def _from_graphs(capture: Capture, kept: Sequence[tuple[Replayed, Weigh]]) -> Map:
+    """v ↦ F v from the graphs that were kept."""
+    n = sum(len(model.outputs) for model, _ in kept)
+
+    def times(v: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
+        split = {name: t.to(capture.params[name].dtype) for name, t in capture.space.split(v).items()}
         total: Tensor | None = None
-        for model, times in self._kept:
-            pulled = model.pull(times(model.push(split)) / n)
+        for model, weigh in kept:
+            pulled = model.pull(weigh(model.push(split)) / n)
             product = torch.cat([wide(pulled[name]).flatten() for name in split])
             total = product if total is None else total.add_(product)
         assert total is not None
         return total
 
-    def _keep(self) -> None:
-        """Linearize the network at all data and keep the graphs, if they are small and the model can be traced."""
-        kept: list[tuple[Replayed, Weigh]] = []
-        weigh, size = self.cotangents.weigh(), 0
-        for x, y in self.batches.pieces(self._size):
-            size += batch_size(x) * 2 * sum(self.capture.bytes_per_sample)
-            x = map_leaves(Tensor.clone, x)  # a loader may reuse its buffer
-            model = replayed(self.capture, x) if size <= self.capture.budget(_KEPT, _SHARE) else None
-            if model is None:
-                return
-            kept.append((model, weigh(model.outputs, y)))
-        self._kept = kept
-
-    def _size(self, x: Inputs) -> int:
-        return self.capture.samples_within(BUDGET, 2)  # twice, because J v has a graph, too
+    return times
 
 
 class HessianProduct(_Product):

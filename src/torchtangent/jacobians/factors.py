@@ -175,7 +175,8 @@ class Outer(LayerJacobian):
         return self.at(self.a.abs(), self.d.abs())
 
     def mass(self) -> Float[Tensor, " N"]:
-        return (self.d.abs().sum((2, 4)) * self.a.abs().sum(3)).sum((1, 2))
+        d, a = torch.linalg.vector_norm(self.d, 1, (2, 4)), torch.linalg.vector_norm(self.a, 1, 3)
+        return (d * a).sum((1, 2))
 
     def regroup(self, n: int) -> LayerJacobian:
         return self.at(_fold(self.a, n, 2), _fold(self.d, n, 3))
@@ -218,8 +219,9 @@ class Scale(LayerJacobian):
         return replace(self, x=None if self.x is None else self.x.abs(), d=self.d.abs())
 
     def mass(self) -> Float[Tensor, " N"]:
-        d = self.d.abs().sum(1)
-        return (d if self.x is None else d * self.x.abs()).sum((1, 2))
+        if self.x is None:
+            return torch.linalg.vector_norm(self.d, 1, (1, 2, 3))
+        return (torch.linalg.vector_norm(self.d, 1, 1) * self.x.abs()).sum((1, 2))
 
     def regroup(self, n: int) -> LayerJacobian:
         return replace(self, x=None if self.x is None else _fold(self.x, n, 1), d=_fold(self.d, n, 2))
@@ -265,7 +267,7 @@ class Lookup(LayerJacobian):
         return replace(self, d=self.d.abs())
 
     def mass(self) -> Float[Tensor, " N"]:
-        return self.d.abs().flatten(1).sum(1)
+        return torch.linalg.vector_norm(self.d.flatten(1), 1, 1)
 
     def regroup(self, n: int) -> LayerJacobian:
         return replace(self, index=_fold(self.index, n, 1), d=_fold(self.d, n, 2))
@@ -302,7 +304,7 @@ class Dense(LayerJacobian):
         return replace(self, d=self.d.abs())
 
     def mass(self) -> Float[Tensor, " N"]:
-        return self.d.abs().flatten(1).sum(1)
+        return torch.linalg.vector_norm(self.d.flatten(1), 1, 1)
 
     def regroup(self, n: int) -> LayerJacobian:
         k = self.samples // n

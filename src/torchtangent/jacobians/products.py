@@ -16,6 +16,7 @@ from torchtangent.jacobians.compare import is_adjoint, noise, norms
 from torchtangent.jacobians.faithful import Faithful, Unfaithful
 from torchtangent.jacobians.graph import Graph, padding_rows
 from torchtangent.jacobians.inputs import Inputs, check_finite, take, wide
+from torchtangent.operators.recorded import following
 
 Tangent = dict[str, Tensor]
 Way = Callable[[Capture, Inputs, Tangent, bool], tuple[Tensor, Tensor]]
@@ -183,16 +184,21 @@ class Replayed:
 
     J v replays the traced tangent of the forward pass, Jᵀu the graph of the backward pass. Tracing takes some tenths of
     a second, so it pays for many products. Raises if torch cannot trace the model.
+
+    Args:
+        capture: The model.
+        x: The batch.
+        stream: Where the model runs, and with it its backward passes, on a GPU: a stream on which they can be recorded.
     """
 
-    def __init__(self, capture: Capture, x: Inputs) -> None:
+    def __init__(self, capture: Capture, x: Inputs, stream: torch.cuda.Stream | None = None) -> None:
         self.params, self._network = capture.params, capture.network
         keys = [id(p) for p in self.params.values()]
 
         def f(*values: Tensor) -> Tensor:
             return capture.network(x, dict(zip(keys, values, strict=True)))
 
-        with capture.network.undisturbed():
+        with capture.network.undisturbed(), following(stream):
             self._f = capture.network(x)
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's own, about tracing
@@ -213,10 +219,10 @@ class Replayed:
             return pull_back(self._f, self.params, u, keep_graph=True)
 
 
-def replayed(capture: Capture, x: Inputs) -> Replayed | None:
+def replayed(capture: Capture, x: Inputs, stream: torch.cuda.Stream | None = None) -> Replayed | None:
     """`Replayed`, or None if torch cannot trace the model, or the trace is wrong."""
     try:
-        kept = Replayed(capture, x)
+        kept = Replayed(capture, x, stream)
         with float32_products():
             u, v, g = _probe(capture, kept.outputs, kept.pull)
             adjoint = is_adjoint(u, kept.push(v), g, v, capture.rounding(u))

@@ -69,8 +69,11 @@ def _pairs(t: Float[Tensor, "N G C S X"]) -> Float[Tensor, "G pairs N X"]:
     start = 0
     for s in range(S):
         block = sums[:, start : start + S - s]
+        start += S - s
+        if t.is_cuda:  # two kernels instead of one for each output
+            torch.sum(t[:, s : s + 1] * t[:, s:], 2, out=block)
+            continue
         torch.mul(t[:, s : s + 1, 0], t[:, s:, 0], out=block)
         for c in range(1, t.shape[2]):
             block.addcmul_(t[:, s : s + 1, c], t[:, s:, c])
-        start += S - s
     return sums

@@ -7,7 +7,6 @@ written here in terms of these five, and run with autocast switched off.
 
 from __future__ import annotations
 
-import copy
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -64,6 +63,9 @@ class Operator(ABC):
     products_only: ClassVar[bool] = False
     """Whether products are the only cheap operation."""
 
+    keeps_factorization: ClassVar[bool] = False
+    """Whether the last factorization takes about as little memory as a vector, so that it is kept."""
+
     registry: ClassVar[dict[str, type[Operator]]] = {}
     """Every final operator by its name, for reading files and for the contract tests."""
 
@@ -109,13 +111,13 @@ class Operator(ABC):
     def solve(self, v: Vector, damping: Number = 0.0) -> Any:
         """(M + damping·I)⁻¹ v, in the format of v.
 
-        Operators that solve by their eigendecomposition keep it, so further solves are cheap with any
-        damping. For the others, `inverse(damping)` keeps the factorization. Operators known only by their
-        products solve by conjugate gradients, to a relative residual of `rtol` (1e-6, see `ImplicitOperator`);
-        a `ConvergenceWarning` says how far the solution is off if they miss it.
+        Operators that solve by their eigendecomposition keep it, so further solves are cheap with any damping,
+        and cheapest with the same. For the others, `inverse(damping)` keeps the factorization. Operators known
+        only by their products solve by conjugate gradients, to a relative residual of `rtol` (1e-6, see
+        `ImplicitOperator`); a `ConvergenceWarning` says how far the solution is off if they miss it.
         """
         V, restore = self._columns(v)
-        return restore(self._factorize(checked_damping(damping, self.dtype)).solve(V))
+        return restore(self._factorized(checked_damping(damping, self.dtype)).solve(V))
 
     @without_autocast
     def quad(self, v: Vector) -> Tensor:
@@ -254,8 +256,8 @@ class Operator(ABC):
         """The same operator with a space attached: it also takes and returns dicts and lists of tensors."""
         if space is not None and space.size != self.size:
             raise ValueError(f"The space has {space.size} parameters, the operator {self.size}.")
-        clone = copy.copy(self)
-        clone.__dict__["space"] = space
+        clone = object.__new__(type(self))
+        clone.__dict__.update(self.__dict__, space=space)
         return clone
 
     def to(
@@ -319,11 +321,30 @@ class Operator(ABC):
     def _once(self, name: str, make: Callable[[], T]) -> T:
         """What `make` returns, kept under a name; made anew each time if it is to be differentiated."""
         if name not in self.__dict__:
-            if any(t.requires_grad for t in tensors(self)):
+            if any(t.requires_grad for t in self._kept_tensors):
                 return make()
             with torch.inference_mode(False):  # what is made there could not be used for derivatives later
                 self.__dict__[name] = make()
         return self.__dict__[name]
+
+    def _factorized(self, damping: float) -> Factorization:
+        """`_factorize(damping)`, kept for the next solve if that takes little memory."""
+        if not self.keeps_factorization or any(t.requires_grad for t in self._kept_tensors):
+            return self._factorize(damping)
+        key = damping, [t._version for t in self._kept_tensors if not t.is_inference()]
+        kept: tuple[Any, Factorization] | None = self.__dict__.get("_kept_factorization")
+        if kept is None or kept[0] != key:
+            with torch.inference_mode(False):
+                kept = self.__dict__["_kept_factorization"] = key, self._factorize(damping)
+        return kept[1]
+
+    @cached_property
+    def _kept_tensors(self) -> list[Tensor]:
+        return list(tensors(self))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles have of it; what it keeps for speed is made again."""
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_kept")}
 
     @cached_property
     def matrix_free(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import final
@@ -15,6 +16,8 @@ from torchtangent.notice import listed
 from torchtangent.operators.base import Operator
 from torchtangent.operators.basis import BlockBasis
 from torchtangent.operators.checks import check_alike
+from torchtangent.operators.derivative import Map
+from torchtangent.operators.recorded import PATIENCE, Repeated
 from torchtangent.operators.space import Place, Space
 from torchtangent.operators.spectrum import Factorization, Spectrum, indefinite, singular
 
@@ -56,27 +59,29 @@ class BlockOperator(Operator):
         return self.size - sum(place.size for place, _ in self.blocks)
 
     def _matmat(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
-        V = V.contiguous()
-        out = torch.zeros_like(V) if self.uncovered else torch.empty_like(V)
-        return self._each([block._matmat for _, block in self.blocks], V, out)
+        return self._kept_products(V)
+
+    @cached_property
+    def _kept_products(self) -> Repeated:
+        return self._repeated([block._matmat for _, block in self.blocks], torch.zeros_like)
+
+    @cached_property
+    def keeps_factorization(self) -> bool:  # type: ignore[override]
+        return all(block.keeps_factorization for _, block in self.blocks)
 
     def _factorize(self, damping: float) -> Factorization:
         if self.uncovered and damping == 0:
             raise singular(f"{self!r}, which has {self.uncovered} zero rows,", damping)
         factors = [self._factorize_block(place, block, damping) for place, block in self.blocks]
-
-        def solve(V: Tensor) -> Tensor:
-            V = V.contiguous()
-            out = V / damping if self.uncovered else torch.empty_like(V)
-            return self._each([factor.solve for factor in factors], V, out)
+        uncovered, name = self.uncovered, repr(self) if self.uncovered else ""  # self would be a cycle of references
 
         def logdet() -> Tensor:
-            if self.uncovered and damping < 0:
-                raise indefinite(repr(self), damping, "log-determinant")
+            if uncovered and damping < 0:
+                raise indefinite(name, damping, "log-determinant")
             total = torch.stack([factor.logdet() for factor in factors]).sum()
-            return total + self.uncovered * total.new_tensor(damping).log() if self.uncovered else total
+            return total + uncovered * total.new_tensor(damping).log() if uncovered else total
 
-        return Factorization(solve, logdet)
+        return Factorization(self._repeated([factor.solve for factor in factors], lambda V: V / damping), logdet)
 
     def _decompose(self) -> Spectrum:
         spectra = [block._spectrum.completed() for _, block in self.blocks]
@@ -95,17 +100,24 @@ class BlockOperator(Operator):
     def _factorize_block(self, place: Place, block: Operator, damping: float) -> Factorization:
         """A factorization of one block; errors name its parameters if they are known."""
         try:
-            return block._factorize(damping)
+            return block._factorized(damping)
         except torch.linalg.LinAlgError as error:
             if self.space is None:
                 raise
             raise torch.linalg.LinAlgError(f"Block of {listed(self.space.names_in(place))}: {error}") from error
 
-    def _each(self, functions: Sequence[Callable[[Tensor], Tensor]], V: Tensor, out: Tensor) -> Tensor:
-        """Apply each function to the entries of V in its block's place, and write the result there in `out`."""
-        for (place, _), function in zip(self.blocks, functions, strict=True):
-            place.scatter(function(place.gather(V)), out)
-        return out
+    def _repeated(self, functions: Sequence[Map], rest: Map) -> Repeated:
+        """V ↦ each function of the entries in its block's place, and `rest` of those outside all places."""
+        places, start = [place for place, _ in self.blocks], rest if self.uncovered else torch.empty_like
+
+        def each(V: Tensor) -> Tensor:
+            V = V.contiguous()
+            out = start(V)
+            for place, function in zip(places, functions, strict=True):
+                place.scatter(function(place.gather(V)), out)
+            return out
+
+        return Repeated(each, self._kept_tensors, patience=math.inf if self.matrix_free else PATIENCE)
 
 
 def _check_disjoint(places: Sequence[Place], size: int) -> None:

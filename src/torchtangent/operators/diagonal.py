@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import final
+from typing import ClassVar, final
 
 from jaxtyping import Float
 from torch import Tensor
@@ -31,6 +31,8 @@ class DiagonalOperator(Operator):
 
     values: Tensor
     space: Space | None = field(default=None, kw_only=True)
+
+    keeps_factorization: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.values.ndim != 1:

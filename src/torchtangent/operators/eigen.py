@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import final
+from typing import ClassVar, final
 
 from jaxtyping import Float
 from torch import Tensor
@@ -41,6 +41,8 @@ class EigenOperator(Operator):
     right: Basis | Tensor
     values: Tensor
     space: Space | None = field(default=None, kw_only=True)
+
+    keeps_factorization: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         left, right = self._bases

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -43,6 +43,8 @@ class KroneckerOperator(Operator):
     left: Operator
     right: Operator
     space: Space | None = field(default=None, kw_only=True)
+
+    keeps_factorization: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_alike([self.left, self.right])

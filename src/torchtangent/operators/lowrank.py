@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import final
+from typing import ClassVar, final
 
 from jaxtyping import Float
 from torch import Tensor
@@ -33,6 +33,8 @@ class LowRankOperator(Operator):
 
     rows: Tensor
     space: Space | None = field(default=None, kw_only=True)
+
+    keeps_factorization: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.rows.ndim != 2:

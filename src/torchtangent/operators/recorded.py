@@ -2,21 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 Result = TypeVar("Result")
 
+PATIENCE = 4  # the call from which on it pays to record
+_LARGEST = 1 << 24  # numbers: a graph keeps a few tensors of that size, and large ones keep a GPU busy anyway
+_lock = threading.RLock()
 
-def record(compute: Callable[[], Result]) -> tuple[Result, Callable[[], None]]:
-    """Record a computation; returns the tensors that will hold its results, and the function that replays it."""
+
+def record(compute: Callable[[], Result], stream: torch.cuda.Stream | None = None) -> tuple[Result, Callable[[], None]]:
+    """Record a computation; returns the tensors that will hold its results, and the function that replays it.
+
+    Args:
+        compute: The computation.
+        stream: Where it is recorded: backward passes run on the stream of their forward pass, so it is recorded there.
+    """
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may be loading data
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):  # other threads may be loading data
         result = compute()
     return result, graph.replay
+
+
+@contextmanager
+def following(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """A context on another stream, after all that was begun on this one, and before all that comes after it here."""
+    if stream is None:
+        yield
+        return
+    here = torch.cuda.current_stream(stream.device)
+    stream.wait_stream(here)
+    with torch.cuda.stream(stream):
+        yield
+    here.wait_stream(stream)
+
+
+class Repeated:
+    """v ↦ f(v) for one tensor, the same every time: on a GPU a CUDA graph from the fourth call in a row on.
+
+    If it cannot be recorded, it is called each time. The result is a new tensor.
+
+    Args:
+        function: f. What it reads is kept.
+        tensors: All tensors that f reads and that may ask for gradients: if one does, or v, f is called.
+        stream: Where it is recorded (see `record`).
+        patience: The number of the call from which on it is recorded.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Tensor], Tensor],
+        tensors: Iterable[Tensor] = (),
+        stream: torch.cuda.Stream | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._function, self._tensors, self._stream, self._patience = function, list(tensors), stream, patience
+        self._key: Hashable = None
+        self._calls = 0  # in a row with this key
+        self._graph: _Graph | None = None
+
+    def __call__(self, v: Tensor) -> Tensor:
+        if not v.is_cuda or not self._suits(v):
+            return self._function(v)
+        with _lock:
+            key = v.shape, v.stride(), v.dtype, v.device, torch.backends.cuda.matmul.fp32_precision
+            if key != self._key:
+                self._key, self._calls, self._graph = key, 0, None
+            self._calls += 1
+            if self._graph is None and self._calls >= self._patience:
+                self._record(v)
+            return self._function(v) if self._graph is None else self._graph(v)
+
+    def _suits(self, v: Tensor) -> bool:
+        """Whether the result depends on the values of v only, has no derivative, and is small enough."""
+        return (
+            v.numel() <= _LARGEST
+            and type(v) is Tensor
+            and forward_ad._current_level < 0
+            and not torch._C._functorch.is_functorch_wrapped_tensor(v)
+            and not (torch.is_grad_enabled() and (v.requires_grad or any(t.requires_grad for t in self._tensors)))
+            and not torch.compiler.is_compiling()
+            and not torch.cuda.is_current_stream_capturing()
+        )
+
+    def _record(self, v: Tensor) -> None:
+        """Try to record it for vectors like v."""
+        try:
+            self._graph = _Graph(self._function, v, self._stream)
+        except RuntimeError:  # it synchronizes, for instance
+            self._patience = math.inf
+
+
+class _Graph:
+    """A recorded function of one tensor, with the tensors that it reads from and writes to."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], v: Tensor, stream: torch.cuda.Stream | None) -> None:
+        self._last = torch.cuda.current_stream(v.device)
+        with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(v.device):
+            self._given = torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device).copy_(v)
+            self._result, self._replay = record(lambda: function(self._given), stream)
+
+    def __call__(self, v: Tensor) -> Tensor:
+        with torch.cuda.device(v.device):
+            now = torch.cuda.current_stream()
+            now.wait_stream(self._last)  # all streams share these tensors
+            self._last = now
+            self._given.copy_(v)
+            self._replay()
+            return self._result.clone()
 
 
 class Recorded:
