@@ -62,7 +62,7 @@ class Repeated:
         function: Callable[[Tensor], Tensor],
         tensors: Iterable[Tensor] = (),
         stream: torch.cuda.Stream | None = None,
-        patience: float = PATIENCE,
+        patience: int | float = PATIENCE,
     ) -> None:
         self._function, self._tensors, self._stream, self._patience = function, list(tensors), stream, patience
         self._key: Hashable = None
