@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchtangent.curvature.moments import Moment
 from torchtangent.curvature.representation import Layers
-from torchtangent.curvature.segments import matrix_segments
+from torchtangent.jacobians.blocks import matrix_segments, with_ones
 from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
 from torchtangent.operators import Basis, DiagonalOperator, Operator, Place, Segment, Space
 from torchtangent.operators.product import product
@@ -125,15 +125,6 @@ class LookupMoments(LayerMoments):
         _, row, values = layer.rows()
         rotated = (values @ Q).square().sum(1)
         return [rotated.new_zeros(layer.shape[0], Q.shape[1]).index_add_(0, row, rotated)]
-
-
-def with_ones(a: Float[Tensor, "N G S I"]) -> Float[Tensor, "N G S J"]:
-    """[a 1], in the memory layout of a."""
-    if a.stride(3) == 1:
-        return torch.cat([a, a.new_ones(1).expand(*a.shape[:3], 1)], 3)
-    stored = a.permute(1, 3, 0, 2)
-    one = a.new_ones(1).expand(stored.shape[0], 1, *stored.shape[2:])
-    return torch.cat([stored, one], 1).permute(2, 0, 3, 1)
 
 
 def add_locations(moment: Moment, t: Float[Tensor, "G B S X"], rows: Callable[[], Float[Tensor, "G R X"]]) -> None:

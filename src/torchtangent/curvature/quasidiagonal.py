@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchtangent.curvature.diagonal import DiagonalSum
 from torchtangent.curvature.representation import Accumulator, Blocks, Layers, Representation, Scope, Side
-from torchtangent.curvature.segments import matrix_segments
+from torchtangent.jacobians.blocks import matrix_segments
 from torchtangent.jacobians.factors import Dense, LayerJacobian, Outer
 from torchtangent.operators import ArrowheadOperator, Place, Segment, Space
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import reduce
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from torchtangent.jacobians.call import eagerly, float32_products, undisturbed
 from torchtangent.jacobians.capture import BUDGET, Capture
+from torchtangent.jacobians.covariance import covariance
 from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import (
     Inputs,
@@ -28,7 +30,7 @@ from torchtangent.jacobians.inputs import (
 from torchtangent.jacobians.products import pull, push
 from torchtangent.jacobians.select import Params
 from torchtangent.jacobians.together import write
-from torchtangent.operators import memory
+from torchtangent.operators import Operator, memory
 from torchtangent.operators.derivative import linear
 from torchtangent.operators.space import Space, Vector
 
@@ -153,6 +155,38 @@ class Jacobian:
         found = linear(self._push, self._pull, flat)
         return found if isinstance(v, Tensor) and v.dim() == 2 else found[..., 0]
 
+    @eagerly
+    @float32_products()
+    def covariance(self, M: Operator) -> Float[Tensor, "N *out"]:
+        """J M Jᵀ for each sample, (N, *out, *out): the outputs' covariance if the parameters have covariance M.
+
+        With M = (N * F).inverse(δ), for the Fisher matrix F of N samples, these are the variances of predictions by a
+        Laplace approximation, or the self-influences of samples. M is on the same parameters. If it is KFAC, EKFAC or diagonal, or the inverse, a
+        multiple or a sum with the identity of one of these, neither J nor products with M are formed.
+
+        >>> from torchtangent.operators import DiagonalOperator
+        >>> J = jacobian(nn.Linear(3, 2), torch.ones(1, 3))
+        >>> J.covariance(DiagonalOperator(torch.full((8,), 0.5)))      # (‖x‖² + 1) / 2, for each of two outputs
+        tensor([[[2., 0.],
+                 [0., 2.]]])
+        """
+        if not isinstance(M, Operator):
+            raise TypeError(
+                f"J.covariance(M) needs an operator M on parameter space, as tt.fisher returns, got a "
+                f"{type(M).__name__}. (tt.operators.DenseOperator(matrix) is one.)"
+            )
+        if M.size != self.space.size or (M.space is not None and M.space != self.space):
+            raise ValueError(
+                f"M is on {M.size} parameters, J on {self.space.size}, or names and shapes differ: pass both the same "
+                "params=."
+            )
+        self._check_like(torch.empty(0, dtype=M.dtype, device=M.device), "matrix")
+        self._check()
+        self._capture.check(self._x)  # before pieces are cut: what a sample takes depends on how layers are captured
+        outputs = self._outputs[1:]
+        found = [covariance(self._layers(x), self.space, M) for _, x in self._pieces(cotangents=math.prod(outputs))]
+        return torch.cat(found).view(*self._outputs, *outputs)
+
     @property
     def T(self) -> Transposed:  # noqa: N802 (numpy's and torch's name for it)
         """Jᵀ."""
@@ -185,12 +219,12 @@ class Jacobian:
         self._check()
         return split(self._x, self._capture.samples_within(BUDGET, cotangents))
 
-    def _check_like(self, v: Tensor) -> None:
+    def _check_like(self, v: Tensor, what: str = "vector") -> None:
         """A vector must be of the parameters' dtype (or float32, for those of half precision) and device."""
         dtype, device = self._capture.dtype, self._capture.device
         if v.device != device or v.dtype not in (dtype, self._capture.wide_dtype):
             raise ValueError(
-                f"The vector is {v.dtype} on {v.device}, the model {dtype} on {device}. Convert one with .to()."
+                f"The {what} is {v.dtype} on {v.device}, the model {dtype} on {device}. Convert one with .to()."
             )
 
     def _check(self) -> None:
