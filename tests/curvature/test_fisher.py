@@ -511,6 +511,18 @@ def test_batches_of_other_lengths() -> None:
     assert F.matmat._kept
 
 
+@pytest.mark.parametrize("name", ["mlp", "lenet", "embedding"])
+def test_implicit_products_by_vmap(name: str) -> None:
+    """Also when graphs are kept, whose shapes are those of one vector."""
+    model, x, output = ZOO[name].build()
+    F = tt.fisher(model, (x, None), tt.Implicit, likelihood="gaussian", output=output)
+    V = torch.randn(F.size, 3, dtype=torch.float64)
+    expected = tt.fisher(model, (x, None), tt.Dense, likelihood="gaussian", output=output) @ V
+    for _ in range(6):
+        assert_close(F @ V, expected)
+        assert_close(torch.func.vmap(lambda v: F @ v, in_dims=1, out_dims=1)(V), expected)
+
+
 def test_hessian_of_one_batch() -> None:
     model, x, y = setting("mlp", "gaussian")
     H = tt.hessian(model, (x, y), nn.functional.mse_loss)

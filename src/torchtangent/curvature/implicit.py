@@ -74,7 +74,8 @@ class FisherProduct(_Product):
         self._products += 1
         if self._products == _PATIENCE:
             self._keep()
-        if self._kept is not None and V.shape[1]:
+        by_vmap = torch._C._functorch.is_functorch_wrapped_tensor(V)  # for which what was traced need not be right
+        if self._kept is not None and V.shape[1] and not by_vmap:
             self.capture.check_unmoved()
             with self.capture.network.undisturbed():  # here, as random states must not be touched while it is recorded
                 products = [self._kept(column.contiguous()) for column in V.unbind(1)]
