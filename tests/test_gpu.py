@@ -125,11 +125,18 @@ def test_which_products_are_recorded() -> None:
     model, x = model.cuda(), on_gpu(x)
     F = tt.fisher(model, (x, None), tt.EKFAC)
     I = tt.fisher(model, (x, None), tt.Implicit)
+    y = torch.zeros(len(x), dtype=torch.long, device="cuda")
+    H = tt.hessian(model, [(x[:2], y[:2]), (x[2:], y[2:])], nn.functional.cross_entropy)
+    first = torch.randn(F.size, device="cuda")
+    hessian = H @ first
     for _ in range(8):
         v = torch.randn(F.size, device="cuda")
         F @ v
         F.solve(v, damping=0.1)
         I @ v
+        H @ v
+    assert H.matmat._kept._graph is not None
+    assert relative(H @ first, hessian.double().cpu()) < 1e-5
     assert F._kept_products._graph is not None
     assert F._factorized(0.1).solve._graph is not None
     assert I.matmat._kept._graph is not None

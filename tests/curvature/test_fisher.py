@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import UserDict
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import oracle
@@ -521,6 +522,37 @@ def test_implicit_products_by_vmap(name: str) -> None:
     for _ in range(6):
         assert_close(F @ V, expected)
         assert_close(torch.func.vmap(lambda v: F @ v, in_dims=1, out_dims=1)(V), expected)
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("name", ["mlp", "lenet", "frozen-layer"])
+def test_a_hessian_keeps_graphs(name: str, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some products those of all batches, if they are small; a loader may fill one buffer again and again."""
+    model, x, _ = ZOO[name].build()
+    y = torch.randn_like(model(x))
+    if large:
+        monkeypatch.setattr(Capture, "budget", lambda *_: 100)
+    parts = (slice(0, 1), slice(1, len(x)))
+
+    class Loader:
+        def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+            inputs, targets = torch.empty_like(x), torch.empty_like(y)
+            for part in parts:
+                n = len(x[part])
+                yield inputs[:n].copy_(x[part]), targets[:n].copy_(y[part])
+
+    loss = nn.functional.mse_loss
+    H = tt.hessian(model, Loader(), loss)
+    v = torch.randn(H.size, 2, dtype=torch.float64)
+    expected = sum(len(x[part]) * true_hessian(model, x[part], y[part], loss) @ v for part in parts) / len(x)
+    for _ in range(7):
+        assert_close(H @ v, expected)
+    assert (H.matmat._kept is None) == large
+    assert (H @ v[:, :0]).shape == (H.size, 0)
+    with torch.no_grad():
+        next(p for p in model.parameters() if p.requires_grad).mul_(1.1)
+    with pytest.raises(RuntimeError, match="changed"):
+        H @ v
 
 
 def test_hessian_of_one_batch() -> None:

@@ -18,12 +18,13 @@ from torchtangent.curvature.representation import Accumulator, Representation, S
 from torchtangent.jacobians.call import eagerly, float32_products
 from torchtangent.jacobians.capture import BUDGET, Capture
 from torchtangent.jacobians.compare import is_adjoint, noise
+from torchtangent.jacobians.graph import Graph
 from torchtangent.jacobians.inputs import Inputs, batch_size, check_product, map_leaves, take, wide
 from torchtangent.jacobians.products import Replayed, Tangent, pull, push, push_otherwise, replayed
 from torchtangent.notice import listed
 from torchtangent.operators import ImplicitOperator
 from torchtangent.operators.derivative import Map
-from torchtangent.operators.recorded import Repeated
+from torchtangent.operators.recorded import Repeated, following
 
 _KEPT = 64 << 20  # most bytes of graphs that are kept between products,
 _SHARE = 8  # or on a GPU this part of its memory
@@ -45,41 +46,55 @@ class Implicit(Representation):
 
 
 class _Product(ABC):
-    """V ↦ M V for a matrix M on parameter space."""
+    """V ↦ M V for a matrix M on parameter space.
+
+    After a few products, the graphs of data that fit into a small budget are kept: this saves later forward passes.
+    """
+
+    def __init__(self, capture: Capture, batches: Batches) -> None:
+        self.capture, self.batches = capture, batches
+        self._products = 0
+        self._kept: Repeated | None = None
 
     @eagerly
     @float32_products()
     def __call__(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
-        found = self._of(V)
+        by_vmap = torch._C._functorch.is_functorch_wrapped_tensor(V)  # for which what was traced need not be right
+        self._products += 1
+        if self._products == _PATIENCE and V.shape[1] and not by_vmap:
+            self._kept = self._keep()
+        if self._kept is None or not V.shape[1] or by_vmap:
+            found = self._of(V)
+        else:
+            self.capture.check_unmoved()
+            with self.capture.network.undisturbed():  # here, as random states must not be touched while it is recorded
+                columns = [self._kept(column.contiguous()) for column in V.unbind(1)]
+            found = columns[0].unsqueeze(1) if len(columns) == 1 else torch.stack(columns, 1)
         check_product(found, V)
         return found
 
     @abstractmethod
-    def _of(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]: ...
+    def _of(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
+        """M V by a pass over the data."""
+
+    @abstractmethod
+    def _keep(self) -> Repeated | None:
+        """v ↦ M v from graphs of all data; None if they are too large or cannot be made."""
+
+    def _stream(self) -> torch.cuda.Stream | None:
+        """Where graphs are made, so that their backward passes can be recorded."""
+        device = self.capture.device
+        return torch.cuda.Stream(device) if device.type == "cuda" else None
 
 
 class FisherProduct(_Product):
-    """V ↦ F V, by a pass over the data for each product.
-
-    After a few products, the network is linearized at data that fits into a small budget, and the graphs are kept: this
-    saves later forward passes.
-    """
+    """V ↦ F V, by a pass over the data for each product, until graphs are kept."""
 
     def __init__(self, capture: Capture, batches: Batches, cotangents: Cotangents | LossCotangents) -> None:
-        self.capture, self.batches, self.cotangents = capture, batches, cotangents
-        self._kept: Repeated | None = None
-        self._products = 0
+        super().__init__(capture, batches)
+        self.cotangents = cotangents
 
     def _of(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
-        self._products += 1
-        if self._products == _PATIENCE:
-            self._keep()
-        by_vmap = torch._C._functorch.is_functorch_wrapped_tensor(V)  # for which what was traced need not be right
-        if self._kept is not None and V.shape[1] and not by_vmap:
-            self.capture.check_unmoved()
-            with self.capture.network.undisturbed():  # here, as random states must not be touched while it is recorded
-                products = [self._kept(column.contiguous()) for column in V.unbind(1)]
-            return products[0].unsqueeze(1) if len(products) == 1 else torch.stack(products, 1)
         total, n = V.new_empty(V.shape[1], V.shape[0]), 0  # a row for each column of V, so that `split` gives views
         pairs = [
             (self.capture.space.split(column.contiguous()), self.capture.space.split(row))
@@ -110,20 +125,18 @@ class FisherProduct(_Product):
                 return pull(self.capture, x, times(w), f)
         return g
 
-    def _keep(self) -> None:
-        """Linearize the network at all data and keep the graphs, if they are small and the model can be traced."""
+    def _keep(self) -> Repeated | None:
+        """Linearize the network at all data, if the model can be traced, which is checked there."""
         kept: list[tuple[Replayed, Weigh]] = []
-        weigh, size, device = self.cotangents.weigh(), 0, self.capture.device
-        stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        weigh, size, stream = self.cotangents.weigh(), 0, self._stream()
         for x, y in self.batches.pieces(self._size):
             size += batch_size(x) * 2 * sum(self.capture.bytes_per_sample)
             x = map_leaves(Tensor.clone, x)  # a loader may reuse its buffer
             model = replayed(self.capture, x, stream) if size <= self.capture.budget(_KEPT, _SHARE) else None
             if model is None:
-                return
+                return None
             kept.append((model, weigh(model.outputs, y)))
-        if kept:
-            self._kept = Repeated(_from_graphs(self.capture, kept), stream=stream, patience=2)
+        return Repeated(_from_graphs(self.capture, kept), stream=stream, patience=2) if kept else None
 
     def _size(self, x: Inputs) -> int:
         return self.capture.samples_within(BUDGET, 2)  # twice, because J v has a graph, too
@@ -150,7 +163,8 @@ class HessianProduct(_Product):
     """V ↦ H V for a loss that is a mean over samples, by differentiating its gradient."""
 
     def __init__(self, capture: Capture, batches: Batches, loss: Loss) -> None:
-        self.capture, self.batches, self.loss = capture, batches, loss
+        super().__init__(capture, batches)
+        self.loss = loss
         self._checked = False
 
     def _of(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
@@ -168,23 +182,44 @@ class HessianProduct(_Product):
 
     def _of_batch(self, x: Inputs, y: Any, V: Float[Tensor, "P K"], check: MeanCheck | None) -> Float[Tensor, "P K"]:
         """H V for the loss of a batch: the derivatives of its gradient along V."""
-        params = list(self.capture.params.values())
+        gradient = self._gradient(x, y, check)
+        products = torch.empty_like(V)
+        with self.capture.network.undisturbed():
+            for product, v in zip(products.unbind(1), V.unbind(1), strict=True):
+                product.copy_(_derivative(gradient, self.capture, v))
+        return products
+
+    def _gradient(self, x: Inputs, y: Any, check: MeanCheck | None = None) -> Float[Tensor, " P"]:
+        """The gradient of the loss of a batch, with its graph."""
         with self.capture.network.undisturbed():
             f = self.capture.network(x)
             self.capture.compare(x, f.detach())
             f = self.capture.network.as_returned(f)
             if check is not None:
                 check(f, y)
+            params = list(self.capture.params.values())
             grads = torch.autograd.grad(self.loss(f, y), params, create_graph=True, materialize_grads=True)
-            flat = torch.cat([wide(g).flatten() for g in grads])
-            products = torch.zeros_like(V)
-            for product, v in zip(products.unbind(1), V.unbind(1), strict=True):
-                if flat.requires_grad:
-                    second = torch.autograd.grad(
-                        flat, params, v.to(flat.dtype), retain_graph=True, materialize_grads=True
-                    )
-                    product.copy_(torch.cat([wide(s).flatten() for s in second]))
-        return products
+            return torch.cat([wide(g).flatten() for g in grads])
+
+    def _keep(self) -> Repeated | None:
+        kept, held, n, stream = [], 0, 0, self._stream()
+        known = [*self.capture.model.parameters(), *self.capture.model.buffers()]
+        for x, y in self.batches:
+            x, y = map_leaves(Tensor.clone, x), None if y is None else map_leaves(Tensor.clone, y)
+            with following(stream):  # of copies, as a loader may reuse its buffer
+                gradient = self._gradient(x, y)
+            held += Graph(gradient).saved_bytes(without=known)
+            if held > self.capture.budget(_KEPT, _SHARE):
+                return None
+            kept.append((gradient, batch_size(x)))
+            n += batch_size(x)
+        capture = self.capture
+
+        def times(v: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
+            parts = [_derivative(gradient, capture, v).mul_(size / n) for gradient, size in kept]
+            return torch.stack(parts).sum(0).to(v.dtype) if len(parts) > 1 else parts[0].to(v.dtype)
+
+        return Repeated(times, stream=stream, patience=2)
 
     def _check_symmetric(self, x: Inputs, y: Any) -> None:
         """Raise if uᵀHv is not vᵀHu: torch's second derivatives of some operations are wrong."""
@@ -201,6 +236,15 @@ class HessianProduct(_Product):
                 f"its operations is wrong, as that of weight_norm is on a CPU{where}. Write the operation out, such as "
                 "w = g v / ‖v‖. The model's Jacobian, Fisher and Gauss-Newton matrices are right."
             )
+
+
+def _derivative(gradient: Float[Tensor, " P"], capture: Capture, v: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
+    """The derivative of ⟨gradient, v⟩ by the parameters; the gradient keeps its graph."""
+    if not gradient.requires_grad:
+        return torch.zeros_like(gradient)
+    params = list(capture.params.values())
+    found = torch.autograd.grad(gradient, params, v.to(gradient.dtype), retain_graph=True, materialize_grads=True)
+    return torch.cat([wide(g).flatten() for g in found])
 
 
 def implicit(capture: Capture, product: Callable[[Tensor], Tensor]) -> ImplicitOperator:
