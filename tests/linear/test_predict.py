@@ -132,6 +132,15 @@ def test_the_norm_of_the_weights_is_the_norm_in_the_kernels_space() -> None:
     assert_close((case.J.T @ c).square().sum(), expected)
 
 
+def test_the_covariance_of_a_gaussian_process() -> None:
+    """That of Bayesian linear regression, Φ (ΦᵀΦ/σ² + 1)⁻¹ Φᵀ, from kernels alone."""
+    torch.manual_seed(0)
+    X, new, noise = torch.randn(N, 4).double(), torch.randn(M, 4).double(), 0.3
+    truth = new @ torch.linalg.inv(X.T @ X / noise + torch.eye(4).double()) @ new.T
+    K, K_test, K_new = X @ X.T, new @ X.T, new @ new.T
+    assert_close(K_new - predict.ridge(K, K_test.T, K_test, ridge=noise), truth)
+
+
 def test_f0_of_each_target_or_of_all() -> None:
     case = Linear(outputs=3, targets=4)
     shared = case.f0[..., None].expand(-1, -1, 4)

@@ -33,6 +33,9 @@ def ridge(
     interpolator with the smallest ‖θ − θ₀‖. Matrices are solved by Cholesky decomposition in float64, low-rank
     operators and features through their factor, other operators by conjugate gradients.
 
+    These are the means of a Gaussian process with noise of variance `ridge`. Its covariance at M test points, with the
+    kernel K_new (M, M) between them, is K_new − ridge(K, K_test.T, K_test, ridge=…): columns of K_testᵀ as targets.
+
     Args:
         K: The kernel of the training points.
         y: Their targets.
