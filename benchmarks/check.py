@@ -9,9 +9,8 @@ from torch import Tensor
 from benchmarks.peers import Builder, Built
 
 TOLERANCE = 1e-4
-EIGENBASIS = (
-    1e-2  # products of EKFAC: eigenvectors of close eigenvalues are not unique, nor quite orthogonal in float32
-)
+EIGENBASIS = 1e-2  # products of EKFAC: eigenvectors of close eigenvalues are not unique
+EIGENVECTORS = 1e-3  # its trace, compared with float64: a GPU's eigenvectors in float32 are not quite orthogonal
 
 
 def probe(size: int) -> Tensor:
@@ -65,6 +64,8 @@ def deviations(
             target = references[reference][what]
             distance = float((value - target).norm() / target.norm())
             report[name][what] = {"from": reference, "distance": distance}
-            loose = quantity == "ekfac" and (what == "mv" or exact)
-            report[name]["ok"] &= distance <= (EIGENBASIS if loose else TOLERANCE)
+            limit = TOLERANCE
+            if quantity == "ekfac":
+                limit = EIGENBASIS if what == "mv" else EIGENVECTORS if exact else TOLERANCE
+            report[name]["ok"] &= distance <= limit
     return report

@@ -20,7 +20,7 @@ from torchtangent.kernel.fused import add_shifted
 from torchtangent.kernel.precision import add_product
 from torchtangent.kernel.split import SplitConvolutions
 from torchtangent.operators import DenseOperator, KroneckerOperator
-from torchtangent.operators.recorded import Repeated
+from torchtangent.operators.recorded import Repeated, record
 from torchtangent.operators.symmetric import eigh
 
 pytestmark = [
@@ -156,8 +156,31 @@ def test_what_synchronizes_is_not_recorded() -> None:
         return v * float(v.sum())
 
     repeated, v = Repeated(function), torch.ones(3, device="cuda")
+    stream = torch.cuda.current_stream()
     for _ in range(8):
         assert repeated(v).tolist() == [3.0] * 3
+    assert torch.cuda.get_sync_debug_mode() == 0
+
+    with pytest.raises(RuntimeError):
+        record(lambda: function(v))
+    assert torch.cuda.current_stream() == stream
+    assert torch.rand(2, device="cuda").isfinite().all()
+    before = torch.cuda.memory_allocated()
+    large = torch.empty(1 << 26, dtype=torch.uint8, device="cuda")
+    large.record_stream(torch.cuda.Stream())
+    del large
+    torch.cuda.synchronize()
+    torch.empty(1, device="cuda")
+    assert torch.cuda.memory_allocated() <= before
+
+    V = torch.randn(100_000, 300, device="cuda")
+    product = Repeated(lambda v: 2 * v)
+    before = torch.cuda.memory_allocated()
+    for i in range(8):
+        assert torch.equal(product(V[:, i]), 2 * V[:, i])
+        assert torch.equal(product(v[:1].expand(100_000)), torch.full((100_000,), 2.0, device="cuda"))
+    assert product._graph is not None
+    assert torch.cuda.memory_allocated() - before < 10e6
     assert len(calls) >= 8
     w = torch.ones(3, device="cuda", requires_grad=True)
     product = Repeated(lambda v: v * w, [w])

@@ -14,7 +14,17 @@ from torch import Tensor, nn
 
 import torchtangent as tt
 from torchtangent.jacobians import covariance
-from torchtangent.operators import BlockOperator, DenseOperator, DiagonalOperator, EigenOperator, Identity, Place
+from torchtangent.jacobians.factors import LayerJacobian, Lookup
+from torchtangent.operators import (
+    BlockOperator,
+    DenseOperator,
+    DiagonalOperator,
+    EigenOperator,
+    Identity,
+    KroneckerOperator,
+    Place,
+    Segment,
+)
 
 REPRESENTATIONS = {
     "KFAC": tt.KFAC,
@@ -56,15 +66,14 @@ def test_neither_the_jacobian_nor_products_are_formed(name: str, monkeypatch: py
     M = tt.fisher(model, (x, None), REPRESENTATIONS[name]).inverse(0.1)
     J = tt.jacobian(model, x)
     dense = expected(J.dense(), M.dense())
-    wide = [p.numel() for p in model.parameters() if p.dim() > 1]
+    small = min(p.numel() for p in model.parameters() if p.dim() > 1)
     rows = covariance._by_rows
-    monkeypatch.setattr(
-        covariance,
-        "_by_rows",
-        lambda layers, times: (
-            rows(layers, times) if max(layer.shape.numel() for layer in layers) < min(wide) else pytest.fail("formed")
-        ),
-    )
+
+    def only_small(layers: list[LayerJacobian], *functions: Any) -> Tensor:
+        assert max(layer.shape.numel() for layer in layers) < small
+        return rows(layers, *functions)
+
+    monkeypatch.setattr(covariance, "_by_rows", only_small)
     assert_close(J.covariance(M), dense)
 
 
@@ -114,12 +123,40 @@ def test_matrices_of_ones_own() -> None:
         BlockOperator(
             [(Place.flat(0, half), first), (Place.flat(half, P - half), DiagonalOperator(values[0, half:]))], P
         ),
+        KroneckerOperator(DenseOperator(Q[:1, :1] + 2), DenseOperator(Q + Q.T)),
         BlockOperator([(Place.flat(half, P - half), DiagonalOperator(values[0, half:]))], P),
         BlockOperator([(Place.flat(half, P - half), DiagonalOperator(values[0, half:]))], P).inverse(0.7),
         DenseOperator(Q + Q.T) + DiagonalOperator(values[0]),
     ]
     for M in matrices:
         assert_close(J.covariance(M), expected(J.dense(), M.dense()))
+
+
+def test_blocks_in_a_layers_place_with_another_form() -> None:
+    """A block of a whole weight that is not a product of rows and columns."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(3, 4, bias=False).double(), torch.randn(5, 3).double()
+    Q, values = torch.linalg.qr(torch.randn(12, 5).double()).Q, torch.rand(1, 5).double()
+    J = tt.jacobian(model, x)
+    place = Place((Segment(0, (4, 3), (0, 1)),))
+    whole = BlockOperator([(place, EigenOperator(Identity(1), Q, values))], 12)
+    two, six = (DenseOperator(A @ A.T) for A in (torch.randn(2, 2).double(), torch.randn(6, 6).double()))
+    for M in (whole, whole.inverse(0.1), KroneckerOperator(two, six), KroneckerOperator(two, six).inverse(0.2)):
+        assert_close(J.covariance(M), expected(J.dense(), M.dense()))
+
+
+@pytest.mark.parametrize("representation", [tt.KFAC, tt.EKFAC, tt.Diagonal])
+def test_tables_read_only_their_rows(representation: Any) -> None:
+    model, x, output = ZOO["embedding"].build()
+    table = next(p for p in model.parameters())
+    J = tt.jacobian(model, x, output=output)
+    M = tt.fisher(model, (oracle.take(x, slice(0, 1)), None), representation, output=output, likelihood="gaussian")
+    dense = J.dense()
+    for matrix in (M, M.inverse(0.1)):
+        wanted = expected(dense, matrix.dense())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Lookup, "dense", lambda layer: pytest.fail(f"formed {tuple(table.shape)}"))
+            assert_close(J.covariance(matrix), wanted)
 
 
 def test_linear_regression() -> None:
@@ -137,7 +174,7 @@ def test_float32_does_not_cancel() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(30, 20), nn.Tanh(), nn.Linear(20, 2))
     x = torch.randn(8, 30)
-    for representation in (tt.KFAC, tt.EKFAC):
+    for representation in (tt.KFAC, tt.EKFAC, tt.LowRank):
         found = tt.jacobian(model, x).covariance((1e4 * tt.fisher(model, (x, None), representation)).inverse(1e-2))
         double = model.double()
         F = tt.fisher(double, (x.double(), None), representation)

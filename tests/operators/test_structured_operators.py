@@ -465,12 +465,19 @@ def test_a_factorization_is_kept_for_one_damping_and_these_numbers() -> None:
     assert M._factorized(0.2) is not first
     values = M.blocks[3][1].values
     check(0.3)
-    values.mul_(2)
-    check(0.3)
+    for tensor in (values, M.blocks[0][1].left.matrix, M.blocks[2][1].rows):
+        tensor.mul_(2)
+        check(0.3)
     values.requires_grad_()
     assert torch.autograd.grad(M.solve(v, damping=0.3).sum(), values)[0].abs().sum() > 0
     values.requires_grad_(False)
     check(0.3)
+    with torch.inference_mode():
+        changing = torch.ones(3)
+        D = DiagonalOperator(changing)
+        assert D.solve(torch.ones(3), damping=1.0).tolist() == [0.5] * 3
+        changing.mul_(4)
+        assert D.solve(torch.ones(3), damping=1.0).tolist() == pytest.approx([0.2] * 3)
 
 
 def test_what_is_kept_is_no_part_of_copies_and_lives_no_longer() -> None:
@@ -480,10 +487,11 @@ def test_what_is_kept_is_no_part_of_copies_and_lives_no_longer() -> None:
     for other in (copy.deepcopy(M), pickle.loads(pickle.dumps(M)), M.on(None)):
         for a, b in zip((other @ v, other.solve(v, damping=0.1), other.sqrt_mv(v)), expected, strict=True):
             assert_close(a, b)
-    gone = weakref.ref(M)
+    M.blocks[0][1].solve(v[:6])
+    gone = weakref.ref(M), weakref.ref(M.blocks[0][1])
     gc.disable()
     try:
         del M, other
-        assert gone() is None
+        assert [one() for one in gone] == [None, None]
     finally:
         gc.enable()

@@ -73,6 +73,10 @@ class _Product(ABC):
         check_product(found, V)
         return found
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies have of it: graphs belong to this one."""
+        return self.__dict__ | {"_products": 0, "_kept": None}
+
     @abstractmethod
     def _of(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
         """M V by a pass over the data."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from torchtangent.jacobians.blocks import matrix_segments, with_ones
-from torchtangent.jacobians.factors import LayerJacobian, Outer
+from torchtangent.jacobians.factors import LayerJacobian, Lookup, Outer
 from torchtangent.jacobians.together import is_bias_of, side_by_side
 from torchtangent.operators import (
     Basis,
@@ -31,19 +32,34 @@ from torchtangent.operators import (
     ShiftedOperator,
     Space,
 )
+from torchtangent.operators.spectrum import Spectrum
 
-_FORMED = {"cpu": 1 << 24, "cuda": 1 << 30}  # bytes of J in the basis of a block, or of rows of J, at a time
+_FORMED = {"cpu": 1 << 24, "cuda": 1 << 30}  # bytes of patches, of J, or of J in the basis of a block, at a time
 
 Layers = Mapping[str, LayerJacobian]
+Covariances = Float[Tensor, "N C C"]
 
 
-def covariance(layers: Layers, space: Space, M: Operator) -> Float[Tensor, "N C C"]:
+def covariance(layers: Layers, space: Space, M: Operator) -> Covariances:
     """J M Jᵀ for each sample."""
     blocks = _blocks(M)
     if blocks is None:
         return _by_rows([layers[name] for name in space.names], lambda rows: M._matmat(rows.T).T)
-    found = [part for block in blocks for part in block.parts(layers, space)]
-    return torch.stack(found).sum(0) if len(found) > 1 else found[0]
+    outers = [layer for layer in layers.values() if isinstance(layer, Outer)]
+    size = max((_item(layer) * layer.groups * layer.columns * layer.d.shape[3] for layer in outers), default=1)
+    return _in_pieces([layers[name] for name in space.names], size, partial(_by_blocks, blocks, space))
+
+
+def _by_blocks(blocks: list[_Block], space: Space, pieces: list[LayerJacobian]) -> Covariances:
+    layers = dict(zip(space.names, pieces, strict=True))
+
+    @lru_cache(maxsize=1)
+    def inputs(weight: Outer, bias: bool) -> Float[Tensor, "N G S I"]:
+        """a, formed once for all groups of a layer."""
+        return with_ones(weight.a) if bias else weight.a
+
+    parts = [part for block in blocks for part in block.parts(layers, space, inputs)]
+    return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
 
 
 def _blocks(M: Operator) -> list[_Block] | None:
@@ -71,85 +87,116 @@ class _Block:
     values: Float[Tensor, " R"]
     rest: float
 
-    def parts(self, layers: Layers, space: Space) -> Iterator[Float[Tensor, "N C C"]]:
+    def parts(self, layers: Layers, space: Space, inputs: Callable[[Outer, bool], Tensor]) -> Iterator[Covariances]:
         """J M Jᵀ, as terms of a sum."""
         names = _names_in(self.place, space)
         if isinstance(self.basis, Identity) and self.place.in_order:
             yield from self._entrywise(layers, space, names)
             return
-        factors = self._factors(layers, space, names)
-        if factors is None or not isinstance(self.basis, KroneckerBasis):
-            yield self._by_rows(layers, space, names)
-            return
-        (a, d), left, right = factors, self.basis.left, self.basis.right
-        values = self.values.view(left.rank, right.rank)
+        first, basis = layers[names[0]], self.basis
+        fits = (
+            isinstance(basis, KroneckerBasis)
+            and basis.left.size == self.place.rows
+            and basis.right.size == self.place.cols
+        )
+        factors = self._factors(layers, space, names, inputs) if fits else None
+        if fits and factors is not None:
+            yield from self._factored(*factors)
+        elif fits and isinstance(first, Lookup) and self._is_table(first, space, names):
+            yield self._looked_up(first)
+        else:
+            yield self._of_rows(layers, space, names)
+
+    def _factored(self, a: Float[Tensor, "N S I"], d: Float[Tensor, "N C S O"]) -> Iterator[Covariances]:
+        assert isinstance(self.basis, KroneckerBasis)
+        left, right = self.basis.left, self.basis.right
         inside = _project(left, d), _project(right, a)
-        yield _weighted(*inside, values)
+        yield _weighted(*inside, self.values.view(left.rank, right.rank))
         if self.rest and self.basis.rank < self.basis.size:
             # I − P ⊗ R = (I − P) ⊗ I + P ⊗ (I − R), without the cancellation of ‖J‖² − ‖J Q‖².
             kept = _lift(left, inside[0])
             yield self.rest * _weighted(d - kept, a, None)
             yield self.rest * _weighted(kept, a - _lift(right, inside[1]), None)
 
-    def _factors(self, layers: Layers, space: Space, names: list[str]) -> tuple[Tensor, Tensor] | None:
+    def _looked_up(self, layer: Lookup) -> Covariances:
+        """For a table whose rows are independent of each other: only those that are read count."""
+        assert isinstance(self.basis, KroneckerBasis)
+        right = self.basis.right
+        sample, row, read = layer.rows()
+        inside = _project(right, read)
+        found = (inside * self.values.view(-1, right.rank)[row].unsqueeze(1)) @ inside.mT
+        if self.rest and right.rank < right.size:
+            left_over = read - _lift(right, inside)
+            found += self.rest * (left_over @ left_over.mT)
+        return found.new_zeros(layer.samples, *found.shape[1:]).index_add_(0, sample, found)
+
+    def _is_table(self, layer: Lookup, space: Space, names: list[str]) -> bool:
+        """Whether this is a block of all of a table, whose basis is its rows' own."""
+        assert isinstance(self.basis, KroneckerBasis)
+        whole = Segment(space.offsets[names[0]], tuple(layer.shape), (0, 1))
+        return self.place.segments == (whole,) and isinstance(self.basis.left, Identity)
+
+    def _factors(
+        self, layers: Layers, space: Space, names: list[str], inputs: Callable[[Outer, bool], Tensor]
+    ) -> tuple[Tensor, Tensor] | None:
         """a (N, S, I) and d (N, C, S, O) of the matrix [W b] that this block is of; None if it is of something else."""
-        first = self.place.segments[0]
+        first, *columns = self.place.segments
         weight = space.names_in(Place((first,)))[0]
         layer, others = layers[weight], [name for name in names if name != weight]
         if not isinstance(layer, Outer):
             return None
         segments = matrix_segments(space, weight, layer, units=0)
-        if first not in segments:
+        if first not in segments or len(columns) != len(others) or len(others) > 1:
             return None
         g = segments.index(first)
-        a, d = layer.a, layer.d[:, g]
-        if others:
-            rows = first.rows
-            column = Segment(space.offsets[others[0]] + g * rows, (rows, 1), (0, 1))
-            if self.place.segments[1:] != (column,) or not is_bias_of(layers[others[0]], layer):
+        for bias in others:
+            column = Segment(space.offsets[bias] + g * first.rows, (first.rows, 1), (0, 1))
+            if columns != [column] or not is_bias_of(layers[bias], layer):
                 return None
-            a = with_ones(a)
-        elif len(self.place.segments) > 1:
-            return None
-        return a[:, g], d
+        return inputs(layer, bool(others))[:, g], layer.d[:, g]
 
-    def _entrywise(self, layers: Layers, space: Space, names: list[str]) -> Iterator[Float[Tensor, "N C C"]]:
+    def _entrywise(self, layers: Layers, space: Space, names: list[str]) -> Iterator[Covariances]:
         """The same for a diagonal matrix, parameter by parameter."""
         diagonal = self.values.new_zeros(space.size, 1)
         self.place.scatter(self.values.unsqueeze(1), diagonal)
         for name in names:
             layer = layers[name]
+            own = diagonal[space.offsets[name] :][: layer.shape.numel(), 0]
             if isinstance(layer, Outer):
                 a = layer.a
                 for g, segment in enumerate(matrix_segments(space, name, layer, units=0)):
                     place = Place((segment,))
                     yield _weighted(layer.d[:, g], a[:, g], place.gather(diagonal).view(place.rows, place.cols))
+            elif isinstance(layer, Lookup):
+                rows, columns = layer.shape
+                basis = KroneckerBasis(Identity(rows), Identity(columns))
+                yield _Block(self.place, basis, own, 0.0)._looked_up(layer)
             else:
-                own = diagonal[space.offsets[name] :][: layer.shape.numel(), 0]
                 yield _by_rows([layer], partial(torch.mul, own))
 
-    def _by_rows(self, layers: Layers, space: Space, names: list[str]) -> Float[Tensor, "N C C"]:
+    def _of_rows(self, layers: Layers, space: Space, names: list[str]) -> Covariances:
         """The same from the rows of J."""
-        starts, start = {}, 0
+        shifts, start = {}, 0
         for name in names:
-            starts[name] = start - space.offsets[name]
+            shifts[name] = start - space.offsets[name]
             start += layers[name].shape.numel()
         owners = [space.names_in(Place((segment,)))[0] for segment in self.place.segments]
-        moved = [replace(s, start=s.start + starts[name]) for s, name in zip(self.place.segments, owners, strict=True)]
-        place = Place(tuple(moved))
+        moved = [replace(s, start=s.start + shifts[name]) for s, name in zip(self.place.segments, owners, strict=True)]
+        place, spectrum = Place(tuple(moved)), Spectrum(self.values, self.basis, self.rest)
 
         def times(rows: Float[Tensor, "n P"]) -> Float[Tensor, "n P"]:
             V = rows.T.contiguous()
-            block = place.gather(V)
-            C = self.basis.project(block)
-            product = self.basis.lift(self.values.unsqueeze(1) * C)
-            if self.rest and self.basis.rank < self.basis.size:
-                product += self.rest * (block - self.basis.lift(C))
             out = torch.zeros_like(V)
-            place.scatter(product, out)
+            place.scatter(spectrum.matmat(place.gather(V)), out)
             return out.T
 
-        return _by_rows([layers[name] for name in names], times)
+        def inside(rows: Float[Tensor, "n P"]) -> Float[Tensor, "n R"]:
+            return self.basis.project(place.gather(rows.T.contiguous())).T
+
+        chosen = [layers[name] for name in names]
+        if self.rest and self.basis.rank < self.basis.size:
+            return _by_rows(chosen, times)
+        return _by_rows(chosen, partial(torch.mul, self.values), inside)
 
 
 def _names_in(place: Place, space: Space) -> list[str]:
@@ -171,7 +218,7 @@ def _lift(basis: Basis, t: Float[Tensor, "*B r"]) -> Float[Tensor, "*B I"]:
 
 def _weighted(
     d: Float[Tensor, "N C S O"], a: Float[Tensor, "N S I"], weights: Float[Tensor, "O I"] | None
-) -> Float[Tensor, "N C C"]:
+) -> Covariances:
     """Σ_oi w_oi J_oi J_oiᵀ for J = Σ_s d_s ⊗ a_s; all weights are one if none are given."""
     (_, C, S, O), I = d.shape, a.shape[2]
     if S == 1:
@@ -179,7 +226,7 @@ def _weighted(
         scales = squares.sum(1, keepdim=True) if weights is None else squares @ weights.T
         d = d[:, :, 0]
         return (d * scales.unsqueeze(1)) @ d.mT
-    step = max(1, _FORMED.get(d.device.type, 1 << 24) // max(1, d.element_size() * C * O * I))
+    step = _step(d, d.element_size() * C * O * I)
     found = []
     for own, inputs in zip(d.split(step), a.split(step), strict=True):
         J = (own.transpose(2, 3).reshape(len(own), C * O, S) @ inputs).view(len(own), C, O, I)
@@ -187,9 +234,42 @@ def _weighted(
     return torch.cat(found)
 
 
-def _by_rows(layers: list[LayerJacobian], times: Callable[[Tensor], Tensor]) -> Float[Tensor, "N C C"]:
-    """J M Jᵀ from rows ↦ rows M, for some rows of J at a time."""
-    J = side_by_side(layers)
-    _, C, P = J.shape
-    step = max(1, _FORMED.get(J.device.type, 1 << 24) // max(1, J.element_size() * C * P))
-    return torch.cat([times(part.flatten(0, 1)).view(part.shape) @ part.mT for part in J.split(step)])
+def _by_rows(
+    layers: list[LayerJacobian],
+    times: Callable[[Tensor], Tensor],
+    into: Callable[[Tensor], Tensor] = lambda rows: rows,
+) -> Covariances:
+    """R T Rᵀ for R = `into`(J) and T = `times`, some rows of J at a time."""
+
+    def of(part: list[LayerJacobian]) -> Covariances:
+        J = side_by_side(part)
+        rows = into(J.flatten(0, 1))
+        return times(rows).view(*J.shape[:2], -1) @ rows.view(*J.shape[:2], -1).mT
+
+    width = sum(layer.shape.numel() for layer in layers)
+    return _in_pieces(layers, _item(layers[0]) * layers[0].outputs * width, of)
+
+
+def _in_pieces(
+    layers: list[LayerJacobian], bytes_per_sample: int, of: Callable[[list[LayerJacobian]], Covariances]
+) -> Covariances:
+    """What a function finds for so few samples at a time that they take few bytes."""
+    n, step = layers[0].samples, _step(layers[0].d, bytes_per_sample)
+    if step >= n:
+        return of(layers)
+    return torch.cat([of([_some(layer, slice(i, i + step)) for layer in layers]) for i in range(0, n, step)])
+
+
+def _some(layer: LayerJacobian, index: slice) -> LayerJacobian:
+    """Some of the samples; all tensors of a layer have samples first."""
+    changed: Any = {name: t[index] for name, t in vars(layer).items() if isinstance(t, Tensor)}
+    return replace(layer, **changed)  # type: ignore[type-var]
+
+
+def _step(like: Tensor, bytes_per_sample: int) -> int:
+    """How many samples at a time."""
+    return max(1, _FORMED.get(like.device.type, 1 << 24) // max(1, bytes_per_sample))
+
+
+def _item(layer: LayerJacobian) -> int:
+    return layer.d.element_size()

@@ -182,6 +182,7 @@ class Jacobian:
                 "params=."
             )
         self._check_like(torch.empty(0, dtype=M.dtype, device=M.device), "matrix")
+        M = M.to(self._capture.wide_dtype)
         self._check()
         self._capture.check(self._x)  # before pieces are cut: what a sample takes depends on how layers are captured
         outputs = self._outputs[1:]

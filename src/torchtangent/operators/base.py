@@ -318,25 +318,24 @@ class Operator(ABC):
         """The eigendecomposition, computed once."""
         return self._once("_kept_spectrum", self._decompose)
 
-    def _once(self, name: str, make: Callable[[], T]) -> T:
-        """What `make` returns, kept under a name; made anew each time if it is to be differentiated."""
-        if name not in self.__dict__:
-            if any(t.requires_grad for t in self._kept_tensors):
-                return make()
+    def _once(self, name: str, make: Callable[[], T], *key: object) -> T:
+        """What `make` returns, kept under a name until the operator or the key changes; anew if differentiated."""
+        given = self._kept_tensors
+        if any(t.requires_grad for t in given):
+            return make()
+        now = key, [t._version for t in given if not t.is_inference()]
+        kept: tuple[Any, T] | None = self.__dict__.get(name)
+        if kept is None or kept[0] != now:
             with torch.inference_mode(False):  # what is made there could not be used for derivatives later
-                self.__dict__[name] = make()
-        return self.__dict__[name]
+                kept = self.__dict__[name] = now, make()
+        return kept[1]
 
     def _factorized(self, damping: float) -> Factorization:
         """`_factorize(damping)`, kept for the next solve if that takes little memory."""
-        if not self.keeps_factorization or any(t.requires_grad for t in self._kept_tensors):
+        small = self.keeps_factorization and damping != 0  # or it may be that of dense factors
+        if not small or any(t.is_inference() for t in self._kept_tensors):  # which do not tell when they change
             return self._factorize(damping)
-        key = damping, [t._version for t in self._kept_tensors if not t.is_inference()]
-        kept: tuple[Any, Factorization] | None = self.__dict__.get("_kept_factorization")
-        if kept is None or kept[0] != key:
-            with torch.inference_mode(False):
-                kept = self.__dict__["_kept_factorization"] = key, self._factorize(damping)
-        return kept[1]
+        return self._once("_kept_factorization", lambda: self._factorize(damping), damping)
 
     @cached_property
     def _kept_tensors(self) -> list[Tensor]:

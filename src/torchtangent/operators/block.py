@@ -117,7 +117,7 @@ class BlockOperator(Operator):
                 place.scatter(function(place.gather(V)), out)
             return out
 
-        return Repeated(each, self._kept_tensors, patience=math.inf if self.matrix_free else PATIENCE)
+        return Repeated(each, self._kept_tensors, patience=PATIENCE if self.keeps_factorization else math.inf)
 
 
 def _check_disjoint(places: Sequence[Place], size: int) -> None:

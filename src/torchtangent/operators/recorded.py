@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import TypeVar
 
 import torch
@@ -16,20 +18,41 @@ Result = TypeVar("Result")
 
 PATIENCE = 4  # the call from which on it pays to record
 _LARGEST = 1 << 24  # numbers: a graph keeps a few tensors of that size, and large ones keep a GPU busy anyway
-_lock = threading.RLock()
+_one_at_a_time = threading.RLock()
 
 
 def record(compute: Callable[[], Result], stream: torch.cuda.Stream | None = None) -> tuple[Result, Callable[[], None]]:
-    """Record a computation; returns the tensors that will hold its results, and the function that replays it.
+    """Record a computation on the current GPU; returns the tensors that will hold its results, and what replays it.
 
     Args:
         compute: The computation.
         stream: Where it is recorded: backward passes run on the stream of their forward pass, so it is recorded there.
     """
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):  # other threads may be loading data
-        result = compute()
+    device = torch.cuda.current_device()
+    graph, pool, stream = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle(), stream or _stream_of(device)
+    try:
+        # torch does not return to the old stream after a recording that fails.
+        with (
+            torch.cuda.stream(stream),
+            torch.cuda.graph(
+                graph,
+                pool,
+                stream,
+                capture_error_mode="thread_local",  # other threads may be loading data
+            ),
+        ):
+            result = compute()
+    except BaseException:
+        with suppress(RuntimeError):  # nor does it always stop to take memory from the graph's own
+            torch._C._cuda_endAllocateToPool(device, pool)
+        raise
     return result, graph.replay
+
+
+@cache
+def _stream_of(device: int) -> torch.cuda.Stream:
+    """Where graphs of a GPU are recorded: by default torch takes a stream of the first GPU for all of them."""
+    return torch.cuda.Stream(device)
 
 
 @contextmanager
@@ -68,18 +91,20 @@ class Repeated:
         self._key: Hashable = None
         self._calls = 0  # in a row with this key
         self._graph: _Graph | None = None
+        self._lock = threading.RLock()
 
     def __call__(self, v: Tensor) -> Tensor:
-        if not v.is_cuda or not self._suits(v):
-            return self._function(v)
-        with _lock:
-            key = v.shape, v.stride(), v.dtype, v.device, torch.backends.cuda.matmul.fp32_precision
-            if key != self._key:
-                self._key, self._calls, self._graph = key, 0, None
-            self._calls += 1
-            if self._graph is None and self._calls >= self._patience:
-                self._record(v)
-            return self._function(v) if self._graph is None else self._graph(v)
+        if v.is_cuda and self._patience < math.inf and self._suits(v):
+            with self._lock:
+                key = v.shape, v.dtype, v.device, torch.backends.cuda.matmul.fp32_precision
+                if key != self._key:
+                    self._key, self._calls, self._graph = key, 0, None
+                self._calls += 1
+                if self._graph is None and self._calls >= self._patience:
+                    self._record(v)
+                if self._graph is not None:
+                    return self._graph(v)
+        return self._function(v)
 
     def _suits(self, v: Tensor) -> bool:
         """Whether the result depends on the values of v only, has no derivative, and is small enough."""
@@ -95,10 +120,27 @@ class Repeated:
 
     def _record(self, v: Tensor) -> None:
         """Try to record it for vectors like v."""
-        try:
-            self._graph = _Graph(self._function, v, self._stream)
-        except RuntimeError:  # it synchronizes, for instance
+        with _one_at_a_time, torch.cuda.device(v.device):
+            try:
+                if not _synchronizes(lambda: self._function(v)):
+                    self._graph = _Graph(self._function, v, self._stream)
+            except RuntimeError:
+                pass
+        if self._graph is None:
             self._patience = math.inf
+
+
+def _synchronizes(compute: Callable[[], object]) -> bool:
+    """Whether a computation waits for the GPU, which cannot be recorded."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            compute()
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    return any("called a synchronizing" in str(warning.message) for warning in said)
 
 
 class _Graph:
@@ -106,8 +148,8 @@ class _Graph:
 
     def __init__(self, function: Callable[[Tensor], Tensor], v: Tensor, stream: torch.cuda.Stream | None) -> None:
         self._last = torch.cuda.current_stream(v.device)
-        with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(v.device):
-            self._given = torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device).copy_(v)
+        with torch.inference_mode(False), torch.no_grad():
+            self._given = torch.empty(v.shape, dtype=v.dtype, device=v.device).copy_(v)
             self._result, self._replay = record(lambda: function(self._given), stream)
 
     def __call__(self, v: Tensor) -> Tensor:
