@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import UserDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import oracle
@@ -514,14 +514,27 @@ def test_batches_of_other_lengths() -> None:
 
 @pytest.mark.parametrize("name", ["mlp", "lenet", "embedding"])
 def test_implicit_products_by_vmap(name: str) -> None:
-    """Also when graphs are kept, whose shapes are those of one vector."""
+    """From the first on, and when graphs are kept; also solves, products with J, and derivatives by the vectors."""
     model, x, output = ZOO[name].build()
-    F = tt.fisher(model, (x, None), tt.Implicit, likelihood="gaussian", output=output)
+    options = {"likelihood": "gaussian", "output": output}
+    F = tt.fisher(model, (x, None), tt.Implicit, **options)
     V = torch.randn(F.size, 3, dtype=torch.float64)
-    expected = tt.fisher(model, (x, None), tt.Dense, likelihood="gaussian", output=output) @ V
+    dense = tt.fisher(model, (x, None), tt.Dense, **options).dense()
+
+    def by_vmap(function: Callable[[Tensor], Tensor], U: Tensor = V) -> Tensor:
+        return torch.func.vmap(function, in_dims=1, out_dims=1)(U)
+
     for _ in range(6):
-        assert_close(F @ V, expected)
-        assert_close(torch.func.vmap(lambda v: F @ v, in_dims=1, out_dims=1)(V), expected)
+        assert_close(by_vmap(lambda v: F @ v), dense @ V)
+    assert_close(by_vmap(lambda v: F.solve(v, damping=1.0)), torch.linalg.solve(dense + torch.eye(F.size), V), 1e-5)
+    J = tt.jacobian(model, x, output=output)
+    rows = J.dense().flatten(0, -2)
+    assert_close(by_vmap(lambda v: (J @ v).flatten()), rows @ V)
+    W = torch.randn(len(rows), 3, dtype=torch.float64)
+    assert_close(by_vmap(lambda u: J.T @ u.view(J.shape[:-1]), W), rows.T @ W)
+    assert_close(by_vmap(torch.func.grad(lambda v: v @ (F @ v) / 2)), dense @ V)
+    scales = torch.tensor([2.0, 3.0], dtype=torch.float64)
+    assert_close(by_vmap(lambda v: torch.func.vmap(lambda s: F @ (s * v))(scales).sum(0)), 5 * dense @ V)
 
 
 @pytest.mark.parametrize("large", [False, True])

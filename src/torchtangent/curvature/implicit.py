@@ -59,11 +59,10 @@ class _Product(ABC):
     @eagerly
     @float32_products()
     def __call__(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
-        by_vmap = torch._C._functorch.is_functorch_wrapped_tensor(V)  # for which what was traced need not be right
         self._products += 1
-        if self._products == _PATIENCE and V.shape[1] and not by_vmap:
+        if self._products == _PATIENCE:
             self._kept = self._keep()
-        if self._kept is None or not V.shape[1] or by_vmap:
+        if self._kept is None or not V.shape[1]:
             found = self._of(V)
         else:
             self.capture.check_unmoved()
@@ -121,8 +120,7 @@ class FisherProduct(_Product):
         """JᵀΛJv for f and w = Jv. Until the graphs are kept, wᵀΛw = vᵀJᵀΛJv shows whether forward mode can be used."""
         u = times(w)
         g = pull(self.capture, x, u, f)
-        watched = self._products < _PATIENCE and not torch._C._functorch.is_functorch_wrapped_tensor(w)  # by vmap
-        if watched and not is_adjoint(u, w, g, v, self.capture.rounding(w)):
+        if self._products < _PATIENCE and not is_adjoint(u, w, g, v, self.capture.rounding(w)):
             found = push_otherwise(self.capture, x, v)
             if found is not None:
                 f, w = found

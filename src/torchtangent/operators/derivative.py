@@ -15,10 +15,10 @@ Map = Callable[[Tensor], Tensor]
 
 
 def linear(times: Map, adjoint: Map, v: Tensor) -> Tensor:
-    """times(v) for a linear map, differentiable in v by means of its adjoint."""
-    if not (torch.is_grad_enabled() and v.requires_grad):
-        return times(v)
-    return _Linear.apply(v, times, adjoint)
+    """times(v) for a linear map of columns, (rows, K) to (..., K), differentiable in v by means of its adjoint."""
+    if (torch.is_grad_enabled() and v.requires_grad) or torch._C._functorch.is_batchedtensor(v):
+        return _Linear.apply(v, times, adjoint)
+    return times(v)
 
 
 class _Linear(torch.autograd.Function):
@@ -29,6 +29,14 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Map, Map], output: Tensor) -> None:
         _, ctx.times, ctx.adjoint = inputs
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], v: Tensor, times: Map, adjoint: Map) -> tuple[Tensor, int]:
+        """All vectors as columns of one product: inside of vmap random numbers and a GPU's backward passes fail."""
+        assert in_dims[0] is not None
+        columns = v.movedim(in_dims[0], -1)
+        product = linear(times, adjoint, columns.flatten(-2)).unflatten(-1, columns.shape[-2:])
+        return product, product.dim() - 1
 
     @staticmethod
     @without_autocast

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -43,10 +43,17 @@ def record(compute: Callable[[], Result], stream: torch.cuda.Stream | None = Non
         ):
             result = compute()
     except BaseException:
-        with suppress(RuntimeError):  # nor does it always stop to take memory from the graph's own
-            torch._C._cuda_endAllocateToPool(device, pool)
+        _clean_up(device, pool, stream)
         raise
     return result, graph.replay
+
+
+def _clean_up(device: int, pool: Any, stream: torch.cuda.Stream) -> None:
+    """End what torch leaves begun after a recording that fails: memory is the graph's own, random numbers are too."""
+    with suppress(RuntimeError):
+        torch._C._cuda_endAllocateToPool(device, pool)
+    with suppress(RuntimeError), torch.cuda.stream(stream), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream):
+        torch.zeros(1, device="cuda")
 
 
 @cache
