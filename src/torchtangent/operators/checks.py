@@ -43,7 +43,7 @@ def constant(number: Number, what: str) -> float:
 
 def checked_damping(damping: Number, dtype: torch.dtype) -> float:
     """The damping as a float; an error if it is negative, not finite in this dtype, or not a single number."""
-    if not isinstance(damping, SupportsFloat):  # NumPy's numbers have it, too
+    if not isinstance(damping, int | float | Tensor | SupportsFloat):  # the last, which takes long, for NumPy's numbers
         raise TypeError(f"damping is one number, got a {type(damping).__name__}.")
     if isinstance(damping, Tensor) and damping.numel() != 1:
         raise ValueError(

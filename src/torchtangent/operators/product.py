@@ -57,6 +57,9 @@ def product(
     >>> product(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [4.0]]))
     tensor([[11.]])
     """
+    plain = out is None and not reused and a.dim() == b.dim() == 2
+    if plain and a.shape[0] * b.numel() < _WORTH and a.shape[1] <= _CHAIN:  # what follows would take as long
+        return a @ b
     if a.device.type == "cpu":
         if a.dim() == b.dim() == 3 and a.shape[0] == b.shape[0] == 1:
             return product(a[0], b[0], None if out is None else out[0], reused=reused).unsqueeze(0)

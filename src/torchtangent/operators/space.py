@@ -197,7 +197,11 @@ class Place:
     @cached_property
     def cols(self) -> int:
         """The columns of all segments together."""
-        return sum(segment.cols for segment in self.segments)
+        return sum(self._widths)
+
+    @cached_property
+    def _widths(self) -> list[int]:
+        return [segment.cols for segment in self.segments]
 
     @cached_property
     def size(self) -> int:
@@ -212,13 +216,13 @@ class Place:
 
     def gather(self, V: Shaped[Tensor, "P K"]) -> Shaped[Tensor, "block K"]:
         """The block's entries (rows·cols, K) of a contiguous V (P, K), row-major: a view where possible."""
-        pieces = [segment.view(V).flatten(1, -2) for segment in self.segments]
+        pieces = [s.view(V) if s.in_order else s.view(V).flatten(1, -2) for s in self.segments]
         block = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
         return block.reshape(self.size, V.shape[1])
 
     def scatter(self, block: Shaped[Tensor, "block K"], out: Shaped[Tensor, "P K"]) -> None:
         """Write (not add) the block's entries (rows·cols, K) into the contiguous `out` (P, K)."""
-        pieces = block.reshape(self.rows, self.cols, out.shape[1]).split([s.cols for s in self.segments], dim=1)
+        pieces = block.reshape(self.rows, self.cols, out.shape[1]).split_with_sizes(self._widths, 1)
         for segment, piece in zip(self.segments, pieces, strict=True):
             target = segment.view(out)
             target.copy_(piece if segment.in_order else piece.reshape(target.shape))
