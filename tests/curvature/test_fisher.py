@@ -518,6 +518,7 @@ def test_implicit_products_by_vmap(name: str) -> None:
     model, x, output = ZOO[name].build()
     options = {"likelihood": "gaussian", "output": output}
     F = tt.fisher(model, (x, None), tt.Implicit, **options)
+    y = torch.zeros_like(oracle.forward(model, x, output)).detach()
     V = torch.randn(F.size, 3, dtype=torch.float64)
     dense = tt.fisher(model, (x, None), tt.Dense, **options).dense()
 
@@ -533,6 +534,12 @@ def test_implicit_products_by_vmap(name: str) -> None:
     W = torch.randn(len(rows), 3, dtype=torch.float64)
     assert_close(by_vmap(lambda u: J.T @ u.view(J.shape[:-1]), W), rows.T @ W)
     assert_close(by_vmap(torch.func.grad(lambda v: v @ (F @ v) / 2)), dense @ V)
+    v, t, H = V[:, 0], V[:, 1], tt.hessian(model, (x, y), nn.functional.mse_loss)
+    for product in (lambda v: F @ v, lambda v: J @ v, lambda v: H @ v):
+        assert_close(torch.func.jvp(product, (v,), (t,))[1], product(t))
+    if F.size < 100:
+        assert_close(torch.func.hessian(lambda v: v @ (F @ v) / 2)(v), dense)
+        assert_close(torch.func.jacfwd(lambda v: (J @ v).flatten())(v), rows)
     scales = torch.tensor([2.0, 3.0], dtype=torch.float64)
     assert_close(by_vmap(lambda v: torch.func.vmap(lambda s: F @ (s * v))(scales).sum(0)), 5 * dense @ V)
 

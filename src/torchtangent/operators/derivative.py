@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from torchtangent.operators.autocast import without_autocast
@@ -16,9 +17,10 @@ Map = Callable[[Tensor], Tensor]
 
 def linear(times: Map, adjoint: Map, v: Tensor) -> Tensor:
     """times(v) for a linear map of columns, (rows, K) to (..., K), differentiable in v by means of its adjoint."""
-    if (torch.is_grad_enabled() and v.requires_grad) or torch._C._functorch.is_batchedtensor(v):
-        return _Linear.apply(v, times, adjoint)
-    return times(v)
+    wanted = torch.is_grad_enabled() and v.requires_grad
+    if not wanted and not torch.compiler.is_compiling():  # the compiler cannot look
+        wanted = torch._C._functorch.is_functorch_wrapped_tensor(v) or forward_ad._current_level >= 0
+    return _Linear.apply(v, times, adjoint) if wanted else times(v)
 
 
 class _Linear(torch.autograd.Function):
@@ -37,6 +39,11 @@ class _Linear(torch.autograd.Function):
         columns = v.movedim(in_dims[0], -1)
         product = linear(times, adjoint, columns.flatten(-2)).unflatten(-1, columns.shape[-2:])
         return product, product.dim() - 1
+
+    @staticmethod
+    @without_autocast
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
+        return linear(ctx.times, ctx.adjoint, tangent)
 
     @staticmethod
     @without_autocast
