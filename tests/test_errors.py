@@ -525,8 +525,16 @@ def test_an_array_is_no_vector() -> None:
 @pytest.mark.parametrize(
     ("inputs", "error", "said"),
     [
-        (torch.zeros(3, dtype=torch.long), IndexError, "1 argument ((2,)), samples first"),
-        ((torch.zeros(3, 2, dtype=torch.long), torch.zeros(3)), TypeError, "2 arguments ((2, 2), (2,)), samples first"),
+        (
+            torch.zeros(3, dtype=torch.long),
+            IndexError,
+            "of float32, was called with 1 argument ((2,) int64), samples first",
+        ),
+        (
+            (torch.zeros(3, 2, dtype=torch.long), torch.zeros(3)),
+            TypeError,
+            "2 arguments ((2, 2) int64, (2,) float32), samples first",
+        ),
     ],
 )
 def test_an_error_of_the_model_says_what_it_was_given(inputs: Any, error: type[Exception], said: str) -> None:
@@ -820,7 +828,7 @@ def test_a_model_for_a_fixed_number_of_samples_is_explained() -> None:
     with pytest.raises(RuntimeError) as caught:
         tt.jacobian(Graph(), torch.randn(5, 3))
     (note,) = caught.value.__notes__
-    assert "((2, 3)), samples first: it sees parts of a batch, and must work for any number" in note
+    assert "((2, 3) float32), samples first: it sees parts of a batch, and must work for any number" in note
 
 
 def test_a_result_that_is_not_there() -> None:

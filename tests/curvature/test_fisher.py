@@ -544,6 +544,25 @@ def test_implicit_products_by_vmap(name: str) -> None:
     assert_close(by_vmap(lambda v: torch.func.vmap(lambda s: F @ (s * v))(scales).sum(0)), 5 * dense @ V)
 
 
+@pytest.mark.parametrize("batch", [50, 500, 5000])
+@pytest.mark.parametrize("outputs", [3, 10, 20])
+def test_directions_that_are_zero_in_float32(outputs: int, batch: int) -> None:
+    """Logits may all be shifted, B 1 = 0: in a posterior, N‖A‖ times the error of that competes with the prior."""
+    torch.manual_seed(0)
+    N, x, model = 10_000, torch.randn(10_000, 16) * 0.5 + 2, nn.Linear(16, outputs)
+
+    def found(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        F = tt.fisher(model, [(part, None) for part in x.split(batch)], tt.KFAC)
+        B = F.blocks[0][1].left.dense().double()  # type: ignore[attr-defined]
+        return B, tt.jacobian(model, x[:20]).covariance((N * F).inverse(10.0)).double(), (N * F).logdet(10.0).double()
+
+    B, S, logdet = found(model, x)
+    exact = found(copy.deepcopy(model).double(), x.double())
+    assert_close(B, exact[0], 2e-7)
+    assert_close(S, exact[1], 5e-3)  # 10⁻⁵ of B would be 10 %
+    assert_close(logdet, exact[2], 1e-5)
+
+
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("name", ["mlp", "lenet", "frozen-layer"])
 def test_a_hessian_keeps_graphs(name: str, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from torchtangent.jacobians.inputs import (
     without_targets,
 )
 from torchtangent.jacobians.switches import plain_attention, plain_layers, precision, step_by_step
+from torchtangent.notice import dtype_name
 from torchtangent.operators import product
 from torchtangent.operators.autocast import no_autocast
 
@@ -83,8 +84,9 @@ class Network:
         except (RuntimeError, TypeError, IndexError, ValueError) as error:
             if not getattr(error, "__notes__", None):
                 error.add_note(
-                    f"The model was called with {_described(args, kwargs)}, samples first: it sees parts of a batch, "
-                    "and must work for any number of samples. (A single sample needs an axis for them: x[None].)"
+                    f"The model, of {self._dtypes}, was called with {_described(args, kwargs)}, samples first: it sees "
+                    "parts of a batch, and must work for any number of samples. (A single sample needs an axis for "
+                    "them: x[None].)"
                 )
             raise
         self._check_writes([version_of(t) for t in leaves(x)] != before)
@@ -103,6 +105,11 @@ class Network:
                     "depend on nothing else. What belongs to samples (masks, targets) goes in as an input of the model."
                 )
             raise
+
+    @property
+    def _dtypes(self) -> str:
+        """Those of the parameters."""
+        return " and ".join(sorted({dtype_name(p.dtype) for p in self._parameters})) or "no parameters"
 
     def of(self, model: nn.Module) -> Network:
         """The same outputs of another model."""
@@ -165,7 +172,10 @@ class Network:
 def _described(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """What a model was given, for an error that it raised."""
     parts = [("", value) for value in args] + [(f"{name}=", value) for name, value in kwargs.items()]
-    said = [f"{name}{tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__}" for name, v in parts]
+    said = [
+        f"{name}{tuple(v.shape)} {dtype_name(v.dtype)}" if isinstance(v, Tensor) else f"{name}{type(v).__name__}"
+        for name, v in parts
+    ]
     return f"{len(parts)} argument{'s' if len(parts) > 1 else ''} ({', '.join(said)})"
 
 

@@ -74,7 +74,8 @@ def batch_size(x: Inputs) -> int:
     tensors = leaves(x)
     if not tensors:
         raise ValueError(
-            "The inputs hold no tensor with a sample axis. Pass a tensor (N, ...), a tuple or a dict of them."
+            f"The inputs are a {type(x).__name__} and hold no tensor with a sample axis. Pass a tensor (N, ...), a "
+            "tuple or a dict of them; torch.as_tensor makes one of an array."
         )
     _check_dense(tensors)
     sizes = {len(v) for v in tensors}

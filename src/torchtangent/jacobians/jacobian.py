@@ -30,6 +30,7 @@ from torchtangent.jacobians.inputs import (
 from torchtangent.jacobians.products import pull, push
 from torchtangent.jacobians.select import Params
 from torchtangent.jacobians.together import write
+from torchtangent.notice import listed
 from torchtangent.operators import Operator, memory
 from torchtangent.operators.derivative import linear
 from torchtangent.operators.space import Space, Vector
@@ -177,9 +178,10 @@ class Jacobian:
                 f"{type(M).__name__}. (tt.operators.DenseOperator(matrix) is one.)"
             )
         if M.size != self.space.size or (M.space is not None and M.space != self.space):
+            others = set(self.space.names) ^ set(M.space.names if M.space else self.space.names)
             raise ValueError(
-                f"M is on {M.size} parameters, J on {self.space.size}, or names and shapes differ: pass both the same "
-                "params=."
+                f"M is on {M.size} parameters, J on {self.space.size}: pass both the same params=. In only one of "
+                f"them: {listed(sorted(others)) or 'none, but shapes differ'}."
             )
         self._check_like(torch.empty(0, dtype=M.dtype, device=M.device), "matrix")
         M = M.to(self._capture.wide_dtype)

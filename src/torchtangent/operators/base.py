@@ -210,7 +210,9 @@ class Operator(ABC):
         if not isinstance(other, Operator):
             return NotImplemented
         if other.size != self.size:
-            raise ValueError(f"Cannot add operators of sizes {self.size} and {other.size}.")
+            raise ValueError(
+                f"Cannot add operators of sizes {self.size} and {other.size}: were they made with the same params=?"
+            )
         check_alike([self, other])
         if None not in (self.space, other.space) and self.space != other.space:
             raise ValueError("Cannot add operators on different spaces: names or shapes differ.")

@@ -45,9 +45,11 @@ def checked_damping(damping: Number, dtype: torch.dtype) -> float:
     """The damping as a float; an error if it is negative, not finite in this dtype, or not a single number."""
     if not isinstance(damping, int | float | Tensor | SupportsFloat):  # the last, which takes long, for NumPy's numbers
         raise TypeError(f"damping is one number, got a {type(damping).__name__}.")
-    if isinstance(damping, Tensor) and damping.numel() != 1:
+    by_vmap = isinstance(damping, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(damping)
+    if isinstance(damping, Tensor) and (by_vmap or damping.numel() != 1):
         raise ValueError(
-            f"damping is one number, got {tuple(damping.shape)}. For one per parameter, add them to the operator: "
+            f"damping is one number, got {'some by vmap' if by_vmap else tuple(damping.shape)}. For several, call once "
+            "for each: eigenvectors are kept. For one per parameter, add them to the operator: "
             "M + torchtangent.operators.DiagonalOperator(d)."
         )
     if isinstance(damping, Tensor) and damping.requires_grad:

@@ -5,8 +5,8 @@ does not: on an AMD EPYC the same product in float32 took half the time. torch h
 the operator below is the one that compiled models call for their linear layers. Where it is missing, switched off
 (`torch.backends.mkldnn.enabled`) or of no use, products are torch's own.
 
-Where a factor is narrow, MKL adds one product after the other: sums of 10⁶ float32 numbers of one sign were off by
-10⁻⁴. Such products are taken in parts, which are added in float64.
+Where a factor is narrow, MKL adds one product after the other, to what is there already if there is something: sums of
+10⁶ float32 numbers were off by 10⁻⁴. Such products are taken in parts, which are added in float64.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 import platform
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, reduce
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ _WORTH = 1 << 22  # multiplications of a product, and
 _EDGE = 8  # its shortest edge, from which on oneDNN is faster,
 _TERMS = 1 << 18  # unless its sums are longer
 _NARROW = 16  # columns: with fewer, MKL's sums are one chain,
-_CHAIN = 1 << 13  # whose terms are at most so many here
+_LONG = 1 << 11  # and from so many terms on they are taken in parts
+_CHAIN = 1 << 10  # of so many
 _COPIED = 1 << 24  # numbers of a factor that has to be copied, at most: of a left one by columns, or one with gaps
 _LARGE = 1 << 16  # entries of a weight whose products are worth a look at every operation of a model
 _ALIGNED = 16  # numbers: MKL and GPUs multiply rows that begin at multiples of this faster
@@ -58,7 +59,7 @@ def product(
     tensor([[11.]])
     """
     plain = out is None and not reused and a.dim() == b.dim() == 2
-    if plain and a.shape[0] * b.numel() < _WORTH and a.shape[1] <= _CHAIN:  # what follows would take as long
+    if plain and a.shape[0] * b.numel() < _WORTH and a.shape[1] <= _LONG:  # what follows would take as long
         return a @ b
     if a.device.type == "cpu":
         if a.dim() == b.dim() == 3 and a.shape[0] == b.shape[0] == 1:
@@ -72,8 +73,7 @@ def product(
             found = _multiply(a, b)
             return found if out is None else out.copy_(found)
     if _long_sums(a, b):
-        parts = zip(a.split(_CHAIN, -1), b.split(_CHAIN, -2), strict=True)
-        total = reduce(torch.add, ((left @ right).double() for left, right in parts)).to(a.dtype)
+        total = _in_parts(a, b)
         return total if out is None else out.copy_(total)
     if reused and out is None:
         out = empty_rows(a, *a.shape[:-1], b.shape[-1])
@@ -85,7 +85,7 @@ def add_product(
 ) -> None:
     """out += alpha a b."""
     if not by_onednn(a, b):
-        if _long_sums(a, b):
+        if _narrow(a, b):
             out.add_(product(a, b), alpha=alpha)
         else:
             out.addmm_(a, b, alpha=alpha)
@@ -105,7 +105,7 @@ def add_products(
     if len(out) == 1:
         add_product(out[0], a[0], b[0], alpha)
     else:
-        if _long_sums(a, b):
+        if _narrow(a, b):
             out.add_(product(a, b), alpha=alpha)
         else:
             out.baddbmm_(a, b, alpha=alpha)
@@ -160,8 +160,21 @@ def by_onednn(a: Tensor, b: Tensor) -> bool:
 
 def _long_sums(a: Float[Tensor, "*B n k"], b: Float[Tensor, "*B k m"]) -> bool:
     """Whether MKL would add more float32 numbers one by one than rounding allows."""
-    narrow = a.shape[-1] > _CHAIN and min(a.shape[-2], b.shape[-1]) < _NARROW
-    return narrow and a.device.type == "cpu" and a.dtype == torch.float32
+    return a.shape[-1] > _LONG and _narrow(a, b)
+
+
+def _narrow(a: Float[Tensor, "*B n k"], b: Float[Tensor, "*B k m"]) -> bool:
+    """Whether MKL adds float32 numbers one by one."""
+    return min(a.shape[-2], b.shape[-1]) < _NARROW and a.device.type == "cpu" and a.dtype == torch.float32
+
+
+def _in_parts(a: Float[Tensor, "*B n k"], b: Float[Tensor, "*B k m"]) -> Float[Tensor, "*B n m"]:
+    """a b, of whose sums parts are added in float64."""
+    whole = a.shape[-1] // _CHAIN * _CHAIN
+    left = a[..., :whole].unflatten(-1, (-1, _CHAIN)).movedim(-2, 0)
+    right = b[..., :whole, :].unflatten(-2, (-1, _CHAIN)).movedim(-3, 0)
+    total = torch.matmul(left, right).sum(0, dtype=torch.float64)
+    return (total + (a[..., whole:] @ b[..., whole:, :])).to(a.dtype)
 
 
 def _suits(a: Tensor, b: Tensor) -> bool:

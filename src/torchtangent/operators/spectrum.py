@@ -189,7 +189,7 @@ class Spectrum:
             sizes = self.values.abs().clamp(min=abs(damping)) if given else max(size, abs(damping))
             cancelled = bool((shifted.abs() <= noise * sizes).any())
         if cancelled or closest <= threshold or (self.missing and self.rest + damping == 0):
-            raise singular(name, damping)
+            raise singular(name, damping, smallest - damping, or_wider(self.values.dtype))
         if damping > 0 and closest <= self.noise * size:
             warn(
                 f"damping={damping:g} is within what rounding makes of zero eigenvalues of {name}, up to about "
@@ -256,8 +256,13 @@ def or_wider(dtype: torch.dtype) -> str:
     return "" if dtype == torch.float64 else ", or make the operator in float64 (model.double())"
 
 
-def singular(name: str, damping: float) -> torch.linalg.LinAlgError:
-    """The error for a system that has no unique solution."""
+def singular(name: str, damping: float, smallest: float = 0.0, wider: str = "") -> torch.linalg.LinAlgError:
+    """The error for a system that has no unique solution; `smallest` is the matrix's smallest eigenvalue."""
+    if smallest < 0 < damping:
+        return torch.linalg.LinAlgError(
+            f"{name} with damping={damping:g} is singular: its eigenvalues go down to {smallest:.3g}. In a Fisher "
+            f"matrix those below zero are rounding: pass a damping that is much larger{wider}."
+        )
     advice = "Pass a positive damping, e.g. damping=1e-3." if damping == 0 else "Pass another damping."
     return torch.linalg.LinAlgError(f"{name} with damping={damping:g} is singular. {advice}")
 

@@ -33,8 +33,9 @@ def ridge(
     interpolator with the smallest ‖θ − θ₀‖. Matrices are solved by Cholesky decomposition in float64, low-rank
     operators and features through their factor, other operators by conjugate gradients.
 
-    These are the means of a Gaussian process with noise of variance `ridge`. Its covariance at M test points, with the
-    kernel K_new (M, M) between them, is K_new − ridge(K, K_test.T, K_test, ridge=…): columns of K_testᵀ as targets.
+    These are the means of a Gaussian process with noise of variance `ridge`. Its covariance at test points is
+    K_new − ridge(K, K_test.T, K_test, ridge=…), with the kernel K_new between them and columns of K_testᵀ as targets.
+    (Kernels (N, N, C, C) first become matrices by `tt.flatten`.) It is δ J (JᵀJ/σ² + δ)⁻¹ Jᵀ for `ridge` = σ² δ.
 
     Args:
         K: The kernel of the training points.
