@@ -138,7 +138,7 @@ def test_a_data_set_with_targets_is_explained() -> None:
     ):
         with pytest.raises(TypeError, match=r"is 2 things, and the model was given all of them; if one is a target"):
             use()
-    with pytest.raises(TypeError, match=r"give x without it\.\nThe model was called with 2 arguments"):
+    with pytest.raises(TypeError, match=r"give x without it\.\nThe model, of float32, was called with 2 arguments"):
         tt.ntk(model, (x, x))
 
 
