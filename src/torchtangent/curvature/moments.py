@@ -11,7 +11,7 @@ from torchtangent.operators.product import product
 from torchtangent.operators.symmetric import add_gram, reflect
 
 _SMALL = 256  # rows of a matrix that is summed in float64
-_QUICK = 1 << 24  # multiplications: with fewer, its products are in float64, too, as some directions may be zero
+_QUICK = 1 << 22  # multiplications: with fewer, its products are in float64, too, as some directions may be zero
 _ROWS = 1 << 16  # at a time
 
 
