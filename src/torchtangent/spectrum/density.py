@@ -49,11 +49,11 @@ class Density:
         """An estimate of tr f(M) = Σ_j f(λ_j), with its error.
 
         The error is √(a² + b²), for the standard error a of the mean over probes and the difference b to the estimate
-        from half as many steps (rounded down). Of few probes a is itself uncertain: with ten, one trace in eight was off
-        by more than twice that. More probes lower a, and more steps b, which stands for the quadrature's own error: it
-        is more than what is left where the estimate converges fast, and about as much where it converges slowly, but no
-        bound. Probes whose Krylov space has ended are exact and add nothing to b. The error is NaN where one of the two
-        is unknown: for a single probe, for a single step, and for a Density made of points and weights alone. The
+        from half as many steps (rounded down). Of few probes a is itself uncertain: with ten, one trace in eight was
+        off by more than twice that. More probes lower a, and more steps b, which stands for the quadrature's own error:
+        it is more than what is left where the estimate converges fast, and about as much where it converges slowly, but
+        no bound. Probes whose Krylov space has ended are exact and add nothing to b. The error is NaN where one of the
+        two is unknown: for a single probe, for a single step, and for a Density made of points and weights alone. The
         log-determinant of M + damping·I, for instance, is the trace for f(λ) = log(λ + damping).
 
         Args:
