@@ -183,6 +183,17 @@ def test_float32_does_not_cancel() -> None:
         model.float()
 
 
+def test_long_sums_in_float32() -> None:
+    """Over two million entries of a weight, with few outputs: one after the other they lose two digits."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv1d(512, 512, 9, bias=False), nn.Flatten(), nn.Linear(1024, 2, bias=False))
+    x = torch.rand(2, 512, 10)
+    scale = torch.rand(sum(p.numel() for p in net.parameters()))
+    found = tt.jacobian(net, x).covariance(DiagonalOperator(scale))
+    J = tt.jacobian(net.double(), x.double())
+    assert oracle.relative_error(found, J.covariance(DiagonalOperator(scale.double()))) < 1e-6
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -32,6 +32,7 @@ from torchtangent.operators import (
     ShiftedOperator,
     Space,
 )
+from torchtangent.operators.product import product
 from torchtangent.operators.spectrum import Spectrum
 
 _FORMED = {"cpu": 1 << 24, "cuda": 1 << 30}  # bytes of patches, of J, or of J in the basis of a block, at a time
@@ -124,10 +125,10 @@ class _Block:
         right = self.basis.right
         sample, row, read = layer.rows()
         inside = _project(right, read)
-        found = (inside * self.values.view(-1, right.rank)[row].unsqueeze(1)) @ inside.mT
+        found = product(inside * self.values.view(-1, right.rank)[row].unsqueeze(1), inside.mT)
         if self.rest and right.rank < right.size:
             left_over = read - _lift(right, inside)
-            found += self.rest * (left_over @ left_over.mT)
+            found += self.rest * product(left_over, left_over.mT)
         return found.new_zeros(layer.samples, *found.shape[1:]).index_add_(0, sample, found)
 
     def _is_table(self, layer: Lookup, space: Space, names: list[str]) -> bool:
@@ -223,14 +224,14 @@ def _weighted(
     (_, C, S, O), I = d.shape, a.shape[2]
     if S == 1:
         squares = a[:, 0].square()
-        scales = squares.sum(1, keepdim=True) if weights is None else squares @ weights.T
+        scales = squares.sum(1, keepdim=True) if weights is None else product(squares, weights.T)
         d = d[:, :, 0]
-        return (d * scales.unsqueeze(1)) @ d.mT
+        return product(d * scales.unsqueeze(1), d.mT)
     step = _step(d, d.element_size() * C * O * I)
     found = []
     for own, inputs in zip(d.split(step), a.split(step), strict=True):
-        J = (own.transpose(2, 3).reshape(len(own), C * O, S) @ inputs).view(len(own), C, O, I)
-        found.append((J if weights is None else J * weights).flatten(2) @ J.flatten(2).mT)
+        J = product(own.transpose(2, 3).reshape(len(own), C * O, S), inputs).view(len(own), C, O, I)
+        found.append(product((J if weights is None else J * weights).flatten(2), J.flatten(2).mT))
     return torch.cat(found)
 
 
@@ -244,7 +245,7 @@ def _by_rows(
     def of(part: list[LayerJacobian]) -> Covariances:
         J = side_by_side(part)
         rows = into(J.flatten(0, 1))
-        return times(rows).view(*J.shape[:2], -1) @ rows.view(*J.shape[:2], -1).mT
+        return product(times(rows).reshape(*J.shape[:2], -1), rows.reshape(*J.shape[:2], -1).mT)
 
     width = sum(layer.shape.numel() for layer in layers)
     return _in_pieces(layers, _item(layers[0]) * layers[0].outputs * width, of)

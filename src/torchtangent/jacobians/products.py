@@ -16,6 +16,7 @@ from torchtangent.jacobians.compare import is_adjoint, noise, norms
 from torchtangent.jacobians.faithful import Faithful, Unfaithful
 from torchtangent.jacobians.graph import Graph, padding_rows
 from torchtangent.jacobians.inputs import Inputs, check_finite, take, wide
+from torchtangent.operators.product import product
 from torchtangent.operators.recorded import following
 
 Tangent = dict[str, Tensor]
@@ -172,7 +173,8 @@ def transpose_twice(f: Tensor, params: Sequence[Tensor], v: Sequence[Tensor]) ->
 def _by_layers(capture: Capture, x: Inputs, v: Tangent, graph: bool) -> tuple[Tensor, Tensor]:
     trace = capture.trace(x)
     f = trace.outputs
-    w = torch.stack([layer.flat() @ wide(v[name]).flatten() for name, layer in trace.layers().items()]).sum(0)
+    pairs = [(layer.flat().flatten(0, 1), wide(v[name]).view(-1, 1)) for name, layer in trace.layers().items()]
+    w = torch.stack([product(rows, column) for rows, column in pairs]).sum(0)
     return f, w.view_as(f).to(f.dtype)
 
 
