@@ -50,7 +50,7 @@ def record(compute: Callable[[], Result], stream: torch.cuda.Stream | None = Non
 
 def _clean_up(device: int, pool: Any, stream: torch.cuda.Stream) -> None:
     """End what torch leaves begun after a recording that fails: memory is the graph's own, random numbers are too."""
-    with suppress(RuntimeError):
+    with suppress(RuntimeError, AttributeError):  # torch's own name for it is not public
         torch._C._cuda_endAllocateToPool(device, pool)
     with suppress(RuntimeError), torch.cuda.stream(stream), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream):
         torch.zeros(1, device="cuda")
