@@ -553,7 +553,7 @@ def test_directions_that_are_zero_in_float32(outputs: int, batch: int) -> None:
 
     def found(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         F = tt.fisher(model, [(part, None) for part in x.split(batch)], tt.KFAC)
-        B = F.blocks[0][1].left.dense().double()  # type: ignore[attr-defined]
+        B = F.blocks[0][1].left.dense().double()
         return B, tt.jacobian(model, x[:20]).covariance((N * F).inverse(10.0)).double(), (N * F).logdet(10.0).double()
 
     B, S, logdet = found(model, x)
@@ -588,6 +588,8 @@ def test_a_hessian_keeps_graphs(name: str, large: bool, monkeypatch: pytest.Monk
         assert_close(H @ v, expected)
     assert (H.matmat._kept is None) == large
     assert (H @ v[:, :0]).shape == (H.size, 0)
+    with pytest.raises(RuntimeError, match="or it was copied"):
+        copy.deepcopy(H) @ v
     with torch.no_grad():
         next(p for p in model.parameters() if p.requires_grad).mul_(1.1)
     with pytest.raises(RuntimeError, match="changed"):

@@ -2,7 +2,7 @@
 
 With the eigendecomposition M = Q Λ Qᵀ + ρ (I − Q Qᵀ), whose Q is made of blocks, the result is a sum over blocks of
 (J Q) Λ (J Q)ᵀ and, if Q is thin, of ρ times what Q leaves of J. For a block Q_L ⊗ Q_R and J = Σ_s d_s ⊗ a_s, this is
-J Q = Σ_s Q_Lᵀ d_s ⊗ Q_Rᵀ a_s: neither J nor a product with M is formed.
+J Q = Σ_s Q_Lᵀ d_s ⊗ Q_Rᵀ a_s: no product with M is taken, and with one location J Q is not formed either.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -95,22 +94,28 @@ class _Block:
             yield from self._entrywise(layers, space, names)
             return
         first, basis = layers[names[0]], self.basis
-        fits = (
-            isinstance(basis, KroneckerBasis)
-            and basis.left.size == self.place.rows
-            and basis.right.size == self.place.cols
-        )
-        factors = self._factors(layers, space, names, inputs) if fits else None
-        if fits and factors is not None:
-            yield from self._factored(*factors)
-        elif fits and isinstance(first, Lookup) and self._is_table(first, space, names):
-            yield self._looked_up(first)
+        if not isinstance(basis, KroneckerBasis) or (basis.left.size, basis.right.size) != self._shape:
+            yield self._of_rows(layers, space, names)
+        elif (factors := self._factors(layers, space, names, inputs)) is not None:
+            yield from self._factored(basis.left, basis.right, *factors)
+        elif isinstance(first, Lookup) and isinstance(basis.left, Identity) and self._is_whole(names, space):
+            yield _looked_up(first, basis.right, self.values, self.rest)
         else:
             yield self._of_rows(layers, space, names)
 
-    def _factored(self, a: Float[Tensor, "N S I"], d: Float[Tensor, "N C S O"]) -> Iterator[Covariances]:
-        assert isinstance(self.basis, KroneckerBasis)
-        left, right = self.basis.left, self.basis.right
+    @property
+    def _shape(self) -> tuple[int, int]:
+        """That of the parameters as a matrix."""
+        return self.place.rows, self.place.cols
+
+    def _is_whole(self, names: list[str], space: Space) -> bool:
+        """Whether these are all entries of one parameter, in their order."""
+        shape = space.shapes[space.names.index(names[0])]
+        return self.place.segments == (Segment(space.offsets[names[0]], tuple(shape), (0, 1)),)
+
+    def _factored(
+        self, left: Basis, right: Basis, a: Float[Tensor, "N S I"], d: Float[Tensor, "N C S O"]
+    ) -> Iterator[Covariances]:
         inside = _project(left, d), _project(right, a)
         yield _weighted(*inside, self.values.view(left.rank, right.rank))
         if self.rest and self.basis.rank < self.basis.size:
@@ -118,24 +123,6 @@ class _Block:
             kept = _lift(left, inside[0])
             yield self.rest * _weighted(d - kept, a, None)
             yield self.rest * _weighted(kept, a - _lift(right, inside[1]), None)
-
-    def _looked_up(self, layer: Lookup) -> Covariances:
-        """For a table whose rows are independent of each other: only those that are read count."""
-        assert isinstance(self.basis, KroneckerBasis)
-        right = self.basis.right
-        sample, row, read = layer.rows()
-        inside = _project(right, read)
-        found = product(inside * self.values.view(-1, right.rank)[row].unsqueeze(1), inside.mT)
-        if self.rest and right.rank < right.size:
-            left_over = read - _lift(right, inside)
-            found += self.rest * product(left_over, left_over.mT)
-        return found.new_zeros(layer.samples, *found.shape[1:]).index_add_(0, sample, found)
-
-    def _is_table(self, layer: Lookup, space: Space, names: list[str]) -> bool:
-        """Whether this is a block of all of a table, whose basis is its rows' own."""
-        assert isinstance(self.basis, KroneckerBasis)
-        whole = Segment(space.offsets[names[0]], tuple(layer.shape), (0, 1))
-        return self.place.segments == (whole,) and isinstance(self.basis.left, Identity)
 
     def _factors(
         self, layers: Layers, space: Space, names: list[str], inputs: Callable[[Outer, bool], Tensor]
@@ -169,9 +156,7 @@ class _Block:
                     place = Place((segment,))
                     yield _weighted(layer.d[:, g], a[:, g], place.gather(diagonal).view(place.rows, place.cols))
             elif isinstance(layer, Lookup):
-                rows, columns = layer.shape
-                basis = KroneckerBasis(Identity(rows), Identity(columns))
-                yield _Block(self.place, basis, own, 0.0)._looked_up(layer)
+                yield _looked_up(layer, Identity(layer.shape[1]), own, 0.0)
             else:
                 yield _by_rows([layer], partial(torch.mul, own))
 
@@ -235,6 +220,17 @@ def _weighted(
     return torch.cat(found)
 
 
+def _looked_up(layer: Lookup, right: Basis, values: Float[Tensor, " R"], rest: float) -> Covariances:
+    """For a table with the matrix I ⊗ (Q Λ Qᵀ + ρ (I − Q Qᵀ)), with a Λ for each row: only rows that are read count."""
+    sample, row, read = layer.rows()
+    inside = _project(right, read)
+    found = product(inside * values.view(-1, right.rank)[row].unsqueeze(1), inside.mT)
+    if rest and right.rank < right.size:
+        left_over = read - _lift(right, inside)
+        found += rest * product(left_over, left_over.mT)
+    return found.new_zeros(layer.samples, *found.shape[1:]).index_add_(0, sample, found)
+
+
 def _by_rows(
     layers: list[LayerJacobian],
     times: Callable[[Tensor], Tensor],
@@ -258,13 +254,7 @@ def _in_pieces(
     n, step = layers[0].samples, _step(layers[0].d, bytes_per_sample)
     if step >= n:
         return of(layers)
-    return torch.cat([of([_some(layer, slice(i, i + step)) for layer in layers]) for i in range(0, n, step)])
-
-
-def _some(layer: LayerJacobian, index: slice) -> LayerJacobian:
-    """Some of the samples; all tensors of a layer have samples first."""
-    changed: Any = {name: t[index] for name, t in vars(layer).items() if isinstance(t, Tensor)}
-    return replace(layer, **changed)  # type: ignore[type-var]
+    return torch.cat([of([layer.part(slice(i, i + step)) for layer in layers]) for i in range(0, n, step)])
 
 
 def _step(like: Tensor, bytes_per_sample: int) -> int:

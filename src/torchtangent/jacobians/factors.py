@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -27,6 +28,9 @@ from torchtangent.operators.product import product
 _CHUNK_BYTES = {"cpu": 1 << 24, "cuda": 1 << 30}  # working set of a contraction: fits a CPU's cache, or fills a GPU
 _FORMED = {"cpu": 1 << 22, "cuda": 1 << 30}  # bytes of patches and of J at a time, while J is formed: as above
 _LARGE_CONVOLUTION = 1 << 23  # multiplications for the J of one sample; fewer take less time than the call itself
+
+
+Self = TypeVar("Self", bound="LayerJacobian")
 
 
 class LayerJacobian(ABC):
@@ -47,6 +51,11 @@ class LayerJacobian(ABC):
     @abstractmethod
     def outputs(self) -> int:
         """C."""
+
+    def part(self: Self, samples: slice) -> Self:
+        """That of some of the samples, which are the first axis of all tensors."""
+        fewer: Any = {name: t[samples] for name, t in vars(self).items() if isinstance(t, Tensor)}
+        return replace(self, **fewer)  # type: ignore[type-var]  # every kind is a dataclass
 
     @abstractmethod
     def dense(self) -> Float[Tensor, "N C *P"]:
@@ -119,7 +128,7 @@ class Outer(LayerJacobian):
         """Pieces of so few samples that `bytes_per_sample` times their number stays below `most` for the device."""
         step = max(1, most.get(self.d.device.type, 1 << 24) // max(1, bytes_per_sample))
         for i in range(0, self.samples, step):
-            yield replace(self, source=self.source[i : i + step], d=self.d[i : i + step])
+            yield self.part(slice(i, i + step))
 
     def form(self) -> Float[Tensor, "N G C O I"]:
         """J in matrix form, by one product per sample and group, with the outputs side by side."""

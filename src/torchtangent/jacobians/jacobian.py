@@ -158,13 +158,13 @@ class Jacobian:
 
     @eagerly
     @float32_products()
-    def covariance(self, M: Operator) -> Float[Tensor, "N *out"]:
+    def covariance(self, M: Operator) -> Float[Tensor, "N ..."]:
         """J M Jᵀ for each sample, (N, *out, *out): the outputs' covariance if the parameters have covariance M.
 
         With M = (N * F).inverse(δ), for the Fisher matrix F of N samples, these are the variances of predictions by a
         Laplace approximation, or the self-influences of samples. M is on the same parameters. If it is KFAC, EKFAC or
-        diagonal, or the inverse, a multiple or a sum with the identity of one of these, neither J nor products with M
-        are formed.
+        diagonal, or the inverse, a multiple or a sum with the identity of one of these, it takes no products with M,
+        and of convolutions a part of J at a time.
 
         >>> from torchtangent.operators import DiagonalOperator
         >>> J = jacobian(nn.Linear(3, 2), torch.ones(1, 3))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +16,7 @@ from torchtangent.operators.base import Operator
 from torchtangent.operators.basis import BlockBasis
 from torchtangent.operators.checks import check_alike
 from torchtangent.operators.derivative import Map
-from torchtangent.operators.recorded import PATIENCE, Repeated
+from torchtangent.operators.recorded import Repeated
 from torchtangent.operators.space import Place, Space
 from torchtangent.operators.spectrum import Factorization, Spectrum, indefinite, singular
 
@@ -62,7 +61,7 @@ class BlockOperator(Operator):
         return self._kept_products(V)
 
     @cached_property
-    def _kept_products(self) -> Repeated:
+    def _kept_products(self) -> Map:
         return self._repeated([block._matmat for _, block in self.blocks], torch.zeros_like)
 
     @cached_property
@@ -106,7 +105,7 @@ class BlockOperator(Operator):
                 raise
             raise torch.linalg.LinAlgError(f"Block of {listed(self.space.names_in(place))}: {error}") from error
 
-    def _repeated(self, functions: Sequence[Map], rest: Map) -> Repeated:
+    def _repeated(self, functions: Sequence[Map], rest: Map) -> Map:
         """V ↦ each function of the entries in its block's place, and `rest` of those outside all places."""
         places, start = [place for place, _ in self.blocks], rest if self.uncovered else torch.empty_like
 
@@ -117,7 +116,7 @@ class BlockOperator(Operator):
                 place.scatter(function(place.gather(V)), out)
             return out
 
-        return Repeated(each, self._kept_tensors, patience=PATIENCE if self.keeps_factorization else math.inf)
+        return Repeated(each, self._kept_tensors) if self.keeps_factorization else each  # others may wait for a GPU
 
 
 def _check_disjoint(places: Sequence[Place], size: int) -> None:

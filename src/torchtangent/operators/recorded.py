@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 
 Result = TypeVar("Result")
 
-PATIENCE = 4  # the call from which on it pays to record
+_PATIENCE = 4  # the call from which on it pays to record
 _LARGEST = 1 << 24  # numbers: a graph keeps a few tensors of that size, and large ones keep a GPU busy anyway
 _one_at_a_time = threading.RLock()
 
@@ -92,9 +92,10 @@ class Repeated:
         function: Callable[[Tensor], Tensor],
         tensors: Iterable[Tensor] = (),
         stream: torch.cuda.Stream | None = None,
-        patience: int | float = PATIENCE,
+        patience: int = _PATIENCE,
     ) -> None:
-        self._function, self._tensors, self._stream, self._patience = function, list(tensors), stream, patience
+        self._function, self._tensors, self._stream = function, list(tensors), stream
+        self._patience: float = patience  # infinite where it cannot be recorded
         self._key: Hashable = None
         self._calls = 0  # in a row with this key
         self._graph: _Graph | None = None
