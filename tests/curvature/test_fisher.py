@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import torchtangent as tt
-from torchtangent.curvature import source
+from torchtangent.curvature import implicit, source
 from torchtangent.curvature.cotangents import Cotangents
 from torchtangent.curvature.representation import Layers
 from torchtangent.jacobians.capture import Capture
@@ -109,6 +109,17 @@ def test_implicit_likelihoods(name: str, likelihood: str, kind: str) -> None:
     for _ in range(5):  # from the fourth product on, the data is kept as a linear map
         assert_close(F @ V, expected)
         assert (F @ V[:, :0]).shape == (F.size, 0)
+
+
+def test_a_network_is_traced_only_if_all_graphs_may_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tracing takes seconds for a large one."""
+    model, x, y = setting("mlp", "categorical")
+    monkeypatch.setattr(Capture, "budget", lambda self, base, *_: len(x) * 2 * sum(self.bytes_per_sample) - 1)
+    monkeypatch.setattr(implicit, "replayed", lambda *_: pytest.fail("traced"))
+    F = tt.fisher(model, batches(x, y, (1, oracle.count(x) - 1)), tt.Implicit)
+    expected = oracle.fisher(model, [(x, y)], "categorical", "exact").sum(1)
+    for _ in range(6):
+        assert_close(F @ torch.ones(F.size, dtype=torch.float64), expected)
 
 
 class Counted(nn.Linear):

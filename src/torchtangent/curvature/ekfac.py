@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -10,7 +11,9 @@ from torchtangent.curvature.diagonal import Diagonal
 from torchtangent.curvature.kfac import KroneckerSum
 from torchtangent.curvature.representation import Accumulator, Blocks, Choice, Layers, Representation, Scope
 from torchtangent.notice import check_choice
-from torchtangent.operators import Basis, EigenOperator
+from torchtangent.operators import Basis, EigenOperator, Operator
+from torchtangent.operators.streams import concurrently
+from torchtangent.operators.tree import tensors
 
 
 @dataclass(frozen=True)
@@ -66,11 +69,14 @@ class EigenSum(Accumulator):
             self.update(layers)
 
     def end_sweep(self) -> None:
-        if self.first:
-            self.first = False
-            for layer in self.kronecker.layers:
-                factors = layer.factors(1)
-                self.bases.append([(left.eigenbasis(), right.eigenbasis()) for left, right in factors])
+        if not self.first:
+            return
+        self.first = False
+        factors = [layer.factors(1) for layer in self.kronecker.layers]
+        if factors:
+            self.bases = concurrently(
+                [partial(_eigenbases, pairs) for pairs in factors], factors[0][0][0].device, tensors
+            )
 
     def finish(self, n: int) -> Blocks:
         blocks: Blocks = self.kronecker.rest.finish(n) if self.kronecker.rest is not None else []
@@ -78,3 +84,7 @@ class EigenSum(Accumulator):
             for place, (left, right), s in zip(layer.places, bases, squares, strict=True):
                 blocks.append((place, EigenOperator(left, right, s / n)))
         return blocks
+
+
+def _eigenbases(pairs: list[tuple[Operator, Operator]]) -> list[tuple[Basis, Basis]]:
+    return [(left.eigenbasis(), right.eigenbasis()) for left, right in pairs]

@@ -24,7 +24,8 @@ from torchtangent.jacobians.products import Replayed, Tangent, pull, push, push_
 from torchtangent.notice import listed
 from torchtangent.operators import ImplicitOperator
 from torchtangent.operators.derivative import Map
-from torchtangent.operators.recorded import Repeated, following
+from torchtangent.operators.recorded import Repeated
+from torchtangent.operators.streams import any_stream, following
 
 _KEPT = 64 << 20  # most bytes of graphs that are kept between products,
 _SHARE = 8  # or on a GPU this part of its memory
@@ -58,6 +59,7 @@ class _Product(ABC):
 
     @eagerly
     @float32_products()
+    @any_stream()
     def __call__(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
         self._products += 1
         if self._products == _PATIENCE:
@@ -96,6 +98,7 @@ class FisherProduct(_Product):
     def __init__(self, capture: Capture, batches: Batches, cotangents: Cotangents | LossCotangents) -> None:
         super().__init__(capture, batches)
         self.cotangents = cotangents
+        self._samples = 0  # of all data, known after the first product
 
     def _of(self, V: Float[Tensor, "P K"]) -> Float[Tensor, "P K"]:
         total, n = V.new_empty(V.shape[1], V.shape[0]), 0  # a row for each column of V, so that `split` gives views
@@ -114,6 +117,7 @@ class FisherProduct(_Product):
                 times = weigh(f.detach(), y) if times is None else times
                 for name, g in self._pull(x, v, f, w, times).items():
                     add(product[name], g)
+        self._samples = n
         return total.div_(n).T.contiguous()
 
     def _pull(self, x: Inputs, v: Tangent, f: Tensor, w: Tensor, times: Weigh) -> Tangent:
@@ -129,12 +133,13 @@ class FisherProduct(_Product):
 
     def _keep(self) -> Repeated | None:
         """Linearize the network at all data, if the model can be traced, which is checked there."""
+        if self._samples * 2 * sum(self.capture.bytes_per_sample) > self.capture.budget(_KEPT, _SHARE):
+            return None
         kept: list[tuple[Replayed, Weigh]] = []
-        weigh, size, stream = self.cotangents.weigh(), 0, self._stream()
+        weigh, stream = self.cotangents.weigh(), self._stream()
         for x, y in self.batches.pieces(self._size):
-            size += batch_size(x) * 2 * sum(self.capture.bytes_per_sample)
             x = map_leaves(Tensor.clone, x)  # a loader may reuse its buffer
-            model = replayed(self.capture, x, stream) if size <= self.capture.budget(_KEPT, _SHARE) else None
+            model = replayed(self.capture, x, stream)
             if model is None:
                 return None
             kept.append((model, weigh(model.outputs, y)))

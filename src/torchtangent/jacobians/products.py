@@ -17,7 +17,7 @@ from torchtangent.jacobians.faithful import Faithful, Unfaithful
 from torchtangent.jacobians.graph import Graph, padding_rows
 from torchtangent.jacobians.inputs import Inputs, check_finite, take, wide
 from torchtangent.operators.product import product
-from torchtangent.operators.recorded import following
+from torchtangent.operators.streams import following
 
 Tangent = dict[str, Tensor]
 Way = Callable[[Capture, Inputs, Tangent, bool], tuple[Tensor, Tensor]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
 
@@ -60,19 +60,6 @@ def _clean_up(device: int, pool: Any, stream: torch.cuda.Stream) -> None:
 def _stream_of(device: int) -> torch.cuda.Stream:
     """Where graphs of a GPU are recorded: by default torch takes a stream of the first GPU for all of them."""
     return torch.cuda.Stream(device)
-
-
-@contextmanager
-def following(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """A context on another stream, after all that was begun on this one, and before all that comes after it here."""
-    if stream is None:
-        yield
-        return
-    here = torch.cuda.current_stream(stream.device)
-    stream.wait_stream(here)
-    with torch.cuda.stream(stream):
-        yield
-    here.wait_stream(stream)
 
 
 class Repeated:

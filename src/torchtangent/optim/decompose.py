@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from collections.abc import Callable
 from typing import TypeVar
 
 import torch
@@ -18,34 +16,6 @@ from torchtangent.optim.layer import Layer
 
 Found = TypeVar("Found")
 _TRIES = 5
-_THREADS = 4  # each with its own CUDA stream: a single decomposition leaves most of a GPU idle
-
-
-def side_by_side(tasks: Mapping[str, Callable[[], dict[str, Tensor]]], device: torch.device) -> dict[str, dict]:
-    """The results of tasks, by name; on a GPU several run at the same time."""
-    if device.type != "cuda" or len(tasks) < 2:
-        return {name: task() for name, task in tasks.items()}
-    _load(device)
-    here = torch.cuda.current_stream(device)
-
-    def run(task: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        stream = torch.cuda.Stream(device)
-        stream.wait_stream(here)
-        with torch.cuda.stream(stream):
-            found = task()
-        here.wait_stream(stream)
-        for t in found.values():
-            t.record_stream(here)  # keeps its memory until this stream is done with it
-        return found
-
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return dict(zip(tasks, pool.map(run, tasks.values()), strict=True))
-
-
-@cache
-def _load(device: torch.device) -> None:
-    """Make torch load its library of decompositions, which it does on demand, but not safely from several threads."""
-    torch.linalg.eigh(torch.eye(2, device=device))
 
 
 def eigenbases(layer: Layer, B: Float[Tensor, "G _ O"], A: Float[Tensor, "G _ I"]) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from torchtangent.notice import warn
-from torchtangent.optim.decompose import side_by_side
+from torchtangent.operators.streams import concurrently
 
 Number = TypeVar("Number", int, float)
 
@@ -54,7 +54,8 @@ class Replicas:
     ) -> dict[str, dict[str, Tensor]]:
         """The results of all tasks, on all ranks; each rank computes some. `like` tells the device."""
         if self.size == 1:
-            return side_by_side(tasks, next(iter(like.values())).device)
+            found = concurrently([*tasks.values()], next(iter(like.values())).device, dict.values)
+            return dict(zip(tasks, found, strict=True))
         own: dict[str, dict[str, Tensor]] = {}
         failure: RuntimeError | None = None
         for i, (name, task) in enumerate(tasks.items()):
@@ -63,13 +64,13 @@ class Replicas:
                     own[name] = task()
                 except RuntimeError as error:  # the other ranks are waiting: tell them first
                     failure = error
-        found = {name: self._send(i % self.size, own.get(name), like[name]) for i, name in enumerate(tasks)}
+        sent = {name: self._send(i % self.size, own.get(name), like[name]) for i, name in enumerate(tasks)}
         if failure is not None:
             raise failure
-        for name, state in found.items():
+        for name, state in sent.items():
             if state is None:
                 raise RuntimeError(f"The decomposition of {name} failed on another rank.")
-        return {name: state for name, state in found.items() if state is not None}
+        return {name: state for name, state in sent.items() if state is not None}
 
     def _send(self, owner: int, state: dict[str, Tensor] | None, like: Tensor) -> dict[str, Tensor] | None:
         """The tensors of one rank on all of them; None if it has none."""
