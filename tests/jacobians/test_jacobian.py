@@ -524,14 +524,16 @@ class Table(nn.Module):
             return self.head(self.table[t].tanh().mean(1))
         if self.how.startswith("padding"):
             rows = nn.functional.embedding(t, self.table, padding_idx=0)
-        else:
+        elif self.how == "torch.embedding":
             rows = torch.embedding(self.table, t, 0)
+        else:
+            rows = torch.ops.aten.embedding(self.table, t, 0)
         return self.head(rows.tanh().mean(1))
 
 
 def left_out(how: str) -> tuple[nn.Module, Tensor]:
     """A model, and a batch in whose first samples nothing is left out."""
-    if how.startswith("padding") or how == "torch.embedding":
+    if how.startswith("padding") or "embedding" in how:
         x = torch.randint(1, 6, (5, 4))
         x[2:, 2:] = 0
         return Table(how).double(), x
@@ -541,7 +543,8 @@ def left_out(how: str) -> tuple[nn.Module, Tensor]:
 
 
 LEFT_OUT = pytest.mark.parametrize(
-    "how", ["no_grad", "late", "data", "written", "several", "padding", "torch.embedding", "padding later"]
+    "how",
+    ["no_grad", "late", "data", "written", "several", "padding", "torch.embedding", "padding later", "aten.embedding"],
 )
 
 
@@ -570,7 +573,7 @@ def test_what_reverse_mode_leaves_out_of_later_batches_of_a_linearized_network(h
     for _ in range(3):
         lin(x[:2])
     by_sample = torch.vmap(lambda sample: lin(sample[None])[0])
-    if how in ("padding", "torch.embedding"):
+    if how == "aten.embedding":  # which forward mode cannot be kept from differentiating
         with pytest.raises(RuntimeError, match=r"inside torch\.func only in forward mode"):
             by_sample(x)
     elif how not in ("late", "written", "padding later"):  # vmap allows no decision that depends on the data
@@ -602,11 +605,34 @@ def test_made_inside_of_what_is_compiled() -> None:
     assert_close(made(x), oracle.jacobian(model, x))
 
 
-def test_a_padding_row_of_a_table_that_is_not_chosen() -> None:
-    model = nn.Sequential(nn.Embedding(6, 3, padding_idx=0), nn.Flatten(), nn.Linear(6, 2)).double()
-    J = tt.jacobian(model, torch.randint(6, (4, 2)), params="2.*")
-    v = torch.randn(14, dtype=torch.float64)
-    assert_close(J @ v, J.dense() @ v)  # no warning of a slower way
+@pytest.mark.parametrize("params", [None, "2.*"])
+def test_padding_rows_do_not_take_a_slower_way(params: str | None) -> None:
+    """Which would warn, and could not be kept for later products."""
+    model = nn.Sequential(nn.Embedding(6, 3, padding_idx=-2), nn.Flatten(), nn.Linear(6, 2)).double()
+    x = torch.tensor([[4, 1], [2, 3], [4, 4], [0, 5]])
+    J = tt.jacobian(model, x, params=params)
+    v = torch.randn(J.shape[-1], dtype=torch.float64)
+    expected = oracle.jacobian(model, x)[..., -J.shape[-1] :]
+    assert_close(J @ v, expected @ v)
+    F = tt.fisher(model, (x, None), tt.Implicit, likelihood="gaussian", params=params)
+    for _ in range(5):
+        assert_close(F @ v, torch.einsum("ncp,nc->p", expected, expected @ v) / 4)
+    assert F.matmat._kept
+
+
+def test_a_table_that_is_also_the_output_layer_has_a_derivative_there_in_its_padding_row() -> None:
+    class Tied(nn.Embedding):
+        def forward(self, t: Tensor) -> Tensor:
+            return super().forward(t).tanh().mean(1) @ self.weight.T
+
+    model, x = Tied(6, 3, padding_idx=0).double(), torch.randint(6, (5, 4))
+    x[:, 0] = 0
+    J, v = oracle.jacobian(model, x), torch.randn(18, dtype=torch.float64)
+    assert_close(tt.jacobian(model, x) @ v, J @ v)
+    lin = tt.linearize(model)
+    with torch.no_grad():
+        lin.weight += v.view(6, 3)
+    assert_close(lin(x) - model(x), J @ v)
 
 
 def test_directions_in_which_nothing_changes_keep_forward_mode() -> None:

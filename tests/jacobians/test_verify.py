@@ -203,9 +203,10 @@ class Narrow(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.a, self.b, self.h = nn.Linear(16, 33), nn.Linear(33, 33), nn.Linear(33, 3)
+        self.scale = nn.Parameter(torch.randn(16))
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.a(x)
+        h = self.a((x.float() * (1 + self.scale.float())).to(x.dtype))
         h = (h.float() @ self.b.weight.float()).to(h.dtype)
         return self.h(self.b(h.softmax(1, dtype=torch.float32).to(h.dtype)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from torchtangent.jacobians.graph import Graph, padding_rows
+
 
 class Unfaithful(RuntimeError):
     """Forward mode may have differentiated what reverse mode leaves out."""
@@ -19,8 +22,8 @@ class Unfaithful(RuntimeError):
 class Faithful(TorchFunctionMode):
     """Inside, a forward pass in forward mode; raises `Unfaithful` at its end if reverse mode leaves out a part of it.
 
-    What is computed under `no_grad` or by `.data` gets no derivative here either. What cannot be undone are writes to
-    tensors that have one, and lookups in tables with a padding row. It depends on the data whether the two modes then
+    What is computed under `no_grad` or by `.data`, or read from the padding row of a table, gets no derivative here
+    either. What cannot be undone are writes to tensors that have one. It depends on the data whether the two modes then
     differ, and a model may do so for some data only: each pass is watched.
     """
 
@@ -42,8 +45,7 @@ class Faithful(TorchFunctionMode):
         if not any(map(_carries, given)):
             return result
         if not without:
-            self._left_out |= _has_padding(func, args, kwargs or {})
-            return result
+            return _without_padding(result, *_read(func, args, kwargs or {}))
         written = _written(result, given)
         self._left_out |= written
         return result if written else tree_map_only(Tensor, Tensor.detach, result)
@@ -51,7 +53,7 @@ class Faithful(TorchFunctionMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         if self._left_out and error[0] is None:
-            raise Unfaithful("it may differentiate what reverse mode leaves out, under no_grad or in a padding row")
+            raise Unfaithful("it may differentiate what reverse mode leaves out, under no_grad")
 
 
 _LOOKUPS = (F.embedding, torch.embedding)
@@ -63,10 +65,46 @@ def _written(result: Any, given: list[Tensor]) -> bool:
     return result is None or any(one is other for one in tree_leaves(result) for other in given)
 
 
-def _has_padding(lookup: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
-    """Whether a row of the table has no gradient."""
-    padding = args[2] if len(args) > 2 else kwargs.get("padding_idx")
-    return padding is not None and (lookup is F.embedding or padding >= 0)
+def _read(lookup: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor, int | None]:
+    """The table of a lookup, what is read from it, and its padding row."""
+    given = dict(zip(("input", "weight") if lookup is F.embedding else ("weight", "indices"), args, strict=False))
+    given |= {"padding_idx": args[2]} if len(args) > 2 else {}
+    given |= kwargs
+    table, padding = given["weight"], given.get("padding_idx")
+    if padding is not None and padding < 0:
+        padding = padding + len(table) if lookup is F.embedding else None
+    return table, given["input" if lookup is F.embedding else "indices"], padding
+
+
+def _without_padding(rows: Tensor, table: Tensor, index: Tensor, padding: int | None) -> Tensor:
+    """Rows that were read from a table, without the derivative of its padding row."""
+    if padding is None or not _carries(table):
+        return rows
+    return torch.where((index == padding).unsqueeze(-1), rows.detach(), rows)
+
+
+class _Unpadded(TorchFunctionMode):
+    """Inside, tables have no padding rows, as far as `Faithful` would see them."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        if func not in _LOOKUPS:
+            return func(*args, **(kwargs or {}))
+        table, index, _ = _read(func, args, kwargs or {})
+        return torch.embedding(table, index)
+
+
+def reads_padding(f: Tensor, again: Callable[[], Tensor], chosen: Container[int]) -> bool:
+    """Whether outputs are made of padding rows in a way that `Faithful` does not see, as in scripted code.
+
+    Args:
+        f: The outputs, with their graph.
+        again: Computes them once more.
+        chosen: The ids of the parameters whose derivatives are wanted.
+    """
+    if not padding_rows(Graph(f), chosen):
+        return False
+    with _Unpadded():
+        return padding_rows(Graph(again()), chosen)
 
 
 def _carries(t: Tensor) -> bool:

@@ -58,5 +58,11 @@ def pull_behind(parts: Iterable[Behind], params: Sequence[Tensor]) -> list[Dense
         except (RuntimeError, UserWarning) as error:
             raise NoRule(str(error)) from None
     if by_unit:
-        found = tuple(J @ t.reshape(size, -1) for t in found)
+        found = tuple(_product(J, t.reshape(size, -1)) for t in found)
     return [Dense(t.reshape(n, c, *p.shape), p.shape) for t, p in zip(found, params, strict=True)]
+
+
+def _product(J: Tensor, map: Tensor) -> Tensor:
+    """J times the map, in the finer of their dtypes."""
+    dtype = torch.promote_types(J.dtype, map.dtype)
+    return J.to(dtype) @ map.to(dtype)

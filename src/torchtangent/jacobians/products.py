@@ -13,8 +13,7 @@ from torch import Tensor
 from torchtangent.jacobians.call import float32_products, pull_back
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.compare import is_adjoint, noise, norms
-from torchtangent.jacobians.faithful import Faithful, Unfaithful
-from torchtangent.jacobians.graph import Graph, padding_rows
+from torchtangent.jacobians.faithful import Faithful, Unfaithful, reads_padding
 from torchtangent.jacobians.inputs import Inputs, check_finite, take, wide
 from torchtangent.operators.product import product
 from torchtangent.operators.streams import following
@@ -41,7 +40,7 @@ def push(
     """f(x) and J v, by the first way that works for this model; with `graph`, f keeps its graph if the way has one.
 
     Forward mode is the fastest, but it does not support all layers, and it differs from reverse mode where a model uses
-    `no_grad` (see faithful.py) or an embedding has a padding row. So each way is first checked against the adjoint on a
+    `no_grad` or an embedding has a padding row (see faithful.py). So each way is first checked against the adjoint on a
     few samples: ⟨u, Jv⟩ = ⟨Jᵀu, v⟩. v is converted to the dtype of the parameters.
     """
     v = {name: t.to(capture.params[name].dtype) for name, t in v.items()}
@@ -105,8 +104,9 @@ def _failure(way: Way, capture: Capture, x: Inputs, *, graph: bool = False) -> s
     try:
         with capture.network.undisturbed():
             f = capture.network(x)
-        if way is _forward and padding_rows(Graph(f), {id(p) for p in capture.params.values()}):
-            return "it differentiates the padding row of an embedding"
+            chosen = {id(p) for p in capture.params.values()}
+            if way is _forward and reads_padding(f, lambda: capture.network(x), chosen):
+                return "it differentiates the padding row of an embedding"
         u, v, g = _probe(capture, f, lambda u: pull(capture, x, u, f))
         f, w = way(capture, x, v, graph)
         adjoint = is_adjoint(u, w, pull(capture, x, u, f) if graph else g, v, capture.rounding(w))
@@ -140,8 +140,7 @@ def _forward(capture: Capture, x: Inputs, v: Tangent, graph: bool) -> tuple[Tens
     def f(values: dict[int, Tensor]) -> Tensor:
         return capture.network(x, fixed | values)
 
-    # Without a graph, no parameter asks for one; gradients stay on, so that it shows where the model turns them off.
-    fixed = {} if graph else {id(p): p.detach() for p in capture.model.parameters() if p.requires_grad}
+    fixed = {} if graph else _fixed(capture)
     values = {id(p): p if graph else p.detach() for p in capture.params.values()}
     with capture.network.undisturbed(), Faithful(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
@@ -150,6 +149,11 @@ def _forward(capture: Capture, x: Inputs, v: Tangent, graph: bool) -> tuple[Tens
         return value, derivative.detach()
     with torch.no_grad():  # tensors of the model may ask for gradients; what forward mode outside of this has stays
         return value.clone(), derivative.clone()
+
+
+def _fixed(capture: Capture) -> dict[int, Tensor]:
+    """What stands in for all parameters, so that none asks for a graph. Gradients stay on, as `Faithful` needs them."""
+    return {id(p): p.detach() for p in capture.model.parameters() if p.requires_grad}
 
 
 def _twice_reverse(capture: Capture, x: Inputs, v: Tangent, graph: bool) -> tuple[Tensor, Tensor]:
@@ -195,14 +199,14 @@ class Replayed:
 
     def __init__(self, capture: Capture, x: Inputs, stream: torch.cuda.Stream | None = None) -> None:
         self.params, self._network = capture.params, capture.network
-        keys = [id(p) for p in self.params.values()]
+        keys, fixed = [id(p) for p in self.params.values()], _fixed(capture)
 
         def f(*values: Tensor) -> Tensor:
-            return capture.network(x, dict(zip(keys, values, strict=True)))
+            return capture.network(x, fixed | dict(zip(keys, values, strict=True)))
 
         with capture.network.undisturbed(), following(stream):
             self._f = capture.network(x)
-            with torch.no_grad(), warnings.catch_warnings():
+            with Faithful(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's own, about tracing
                 self._tangent = torch.func.linearize(f, *(p.detach() for p in self.params.values()))[1]
 

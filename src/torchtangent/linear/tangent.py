@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torchtangent.jacobians.call import alone, eagerly, float32_products, pull_back
 from torchtangent.jacobians.compare import is_adjoint, noise
-from torchtangent.jacobians.faithful import Faithful
-from torchtangent.jacobians.graph import Graph, kinds_in, padding_rows
+from torchtangent.jacobians.faithful import Faithful, reads_padding
+from torchtangent.jacobians.graph import Graph, kinds_in
 from torchtangent.jacobians.inputs import check_finite, wide
 from torchtangent.jacobians.switches import plain_attention, plain_layers, step_by_step
 from torchtangent.linear.frozen import Args, Frozen, Kwargs, Tangent, check_reached
@@ -74,12 +74,12 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs, *, forw
         f = frozen(*own, **named)
         check_finite(f.detach().reshape(len(f) if f.dim() else 1, -1))
         check_reached(f, [*at.values(), *tree_leaves((args, kwargs, own, named))])
+        padding = reads_padding(f, lambda: _again(frozen, args, kwargs), {*map(id, at.values())})
         u = noise(f.detach(), generator)
         gradient = pull_back(f, at, u)
     v = {name: noise(g, generator).requires_grad_() for name, g in gradient.items()}
     graph = Graph(f)
     trial = _Trial(u, v, gradient, max(torch.finfo(kind).eps for kind in kinds_in(graph) | {f.dtype}) ** 0.5)
-    padding = padding_rows(graph, {id(t) for t in at.values()})
     ways, why = _candidates(args, kwargs, forward=forward and not padding)
     for way in ways:
         if _works(way, trial, frozen, args, kwargs):
@@ -104,6 +104,12 @@ def _candidates(args: Args, kwargs: Kwargs, *, forward: bool) -> tuple[list[Way]
     if not forward:
         return [*SLOW], "forward mode differentiates what this model leaves out, under no_grad or in a padding row"
     return [forward_mode, *SLOW], "forward mode fails for this model"
+
+
+def _again(frozen: Frozen, args: Args, kwargs: Kwargs) -> Tensor:
+    """f(x), of copies of the inputs."""
+    args, kwargs = _copied(args, kwargs)
+    return frozen(*args, **kwargs)
 
 
 def _copied(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
