@@ -142,6 +142,20 @@ class Wired(nn.Module):
         return self.wiring(self, *args, **kwargs)
 
 
+class Conv1D(nn.Module):
+    """x W + b, as Hugging Face's GPT-2 has it, under the name that it has there."""
+
+    __module__ = "transformers.pytorch_utils"
+    units = 1
+
+    def __init__(self, outputs: int, inputs: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(inputs, outputs)), nn.Parameter(torch.randn(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x.view(-1, x.shape[-1]), self.weight).view(*x.shape[:-1], -1)
+
+
 def parameter(*shape: int) -> nn.Parameter:
     """A bare parameter."""
     return nn.Parameter(0.5 * torch.randn(shape))
@@ -153,6 +167,7 @@ layer("linear", lambda: nn.Linear(5, 4), 5)
 layer("linear-no-bias", lambda: nn.Linear(5, 4, bias=False), 5)
 layer("linear-sequence", lambda: nn.Linear(4, 3), 3, 4)
 layer("linear-grid", lambda: nn.Linear(4, 2), 2, 3, 4)
+layer("linear-inputs-first", lambda: Conv1D(3, 4), 3, 4)
 layer("linear-one-sample", lambda: nn.Linear(5, 4), 5, samples=1)
 layer("linear-one-feature", lambda: nn.Linear(1, 1), 1)
 layer("mlp", lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 5), nn.GELU()), 6, samples=6)

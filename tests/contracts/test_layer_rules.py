@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cases import Conv1D
 from torch import nn
 
 from torchtangent.jacobians import RULES, Dense, jacobian
 
 INPUTS = {
     nn.Linear: (lambda: nn.Linear(3, 4), (5, 3)),
+    "transformers.pytorch_utils.Conv1D": (lambda: Conv1D(4, 3), (5, 3)),
     nn.Conv1d: (lambda: nn.Conv1d(2, 4, 3, stride=2, padding=1, groups=2), (2, 7)),
     nn.Conv2d: (lambda: nn.Conv2d(2, 4, (3, 2), dilation=2, padding="same", padding_mode="circular"), (2, 6, 5)),
     nn.Conv3d: (lambda: nn.Conv3d(2, 2, 2, padding=1, padding_mode="replicate"), (2, 3, 4, 3)),
@@ -30,8 +32,8 @@ INPUTS = {
 }
 
 
-@pytest.mark.parametrize("layer", RULES, ids=lambda t: t.__name__)
-def test_rule(layer: type[nn.Module]) -> None:
+@pytest.mark.parametrize("layer", RULES, ids=str)
+def test_rule(layer: type[nn.Module] | str) -> None:
     build, shape = INPUTS[layer]  # a rule without an entry here fails
     torch.manual_seed(0)
     module = build().double().eval()

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import two_ranks
+from cases import Conv1D
 from oracle import flat
 from torch import Tensor, nn
 
@@ -549,15 +550,54 @@ def test_a_weight_that_is_also_used_elsewhere_has_the_block_of_its_layer() -> No
     assert "EKFAC, 3 × 5, of a gradient that has more than the recorded part" in opt.explain()
 
 
-def test_a_layer_that_was_never_seen_is_an_error() -> None:
+def test_a_model_of_which_no_layer_was_seen_is_an_error() -> None:
     model, (x, y) = Bypass(False).double(), data()
     before = flat(model)
     with pytest.raises(RuntimeError, match="saw no backward pass"):
         train(model, EKFAC(model, LR, EPS), x, y)
-    model = nn.Sequential(nn.Linear(4, 4), model).double()
-    with pytest.raises(RuntimeError, match=r"input of its layer '1.layer' was never seen"):
-        train(model, EKFAC(model, LR, EPS), x, y)
-    assert torch.equal(flat(model[1]), before)
+    assert torch.equal(flat(model), before)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_linear_layer_with_inputs_first_takes_the_same_steps(method: str) -> None:
+    """As those of Hugging Face's GPT-2."""
+    plain, (x, y) = mlp(), data()
+    turned = nn.Sequential(Conv1D(5, 4), nn.Tanh(), Conv1D(3, 5)).double()
+    turned.load_state_dict({k: v.T if v.dim() == 2 else v for k, v in plain.state_dict().items()})
+    for model in (plain, turned):
+        train(model, METHODS[method](model, LR, EPS), x, y, steps=4)
+    for p, q in zip(plain.parameters(), turned.parameters(), strict=True):
+        torch.testing.assert_close(q.T if q.dim() == 2 else q, p)
+
+
+class Bare(nn.Module):
+    """The same function as `Bypass(False)`, without a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(3, 4)), nn.Parameter(torch.randn(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x.square(), self.weight, self.bias)
+
+
+def test_a_weight_whose_layer_is_not_called_is_one_without_a_rule() -> None:
+    """As Mamba's convolution, whose weight goes into a function. Other layers keep their blocks."""
+    (x, y), first = data(), nn.Linear(4, 4).double()
+    bare = nn.Sequential(first, Bare()).double()
+    bypass = nn.Sequential(copy.deepcopy(first), Bypass(False)).double()
+    bypass[1].layer.load_state_dict(bare[1].state_dict())
+    opt = EKFAC(bypass, LR, EPS)
+    said = r"1.layer.bias, 1.layer.weight get the diagonal .* its layer '1.layer' was not called"
+    with pytest.warns(tt.TangentWarning, match=said):
+        train(bypass, opt, x, y)
+    with pytest.warns(tt.TangentWarning, match="no rule"):
+        like = EKFAC(bare, LR, EPS)
+    train(bare, like, x, y)
+    train(bypass, opt, x, y, steps=3)
+    train(bare, like, x, y, steps=3)
+    torch.testing.assert_close(flat(bypass), flat(bare))
+    assert "EKFAC, 4 × 5" in opt.explain()
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -32,7 +32,7 @@ from torchtangent.jacobians.inputs import (
     versions,
 )
 from torchtangent.jacobians.modes import check_autograd, check_inference_mode, check_modes, unwrapped
-from torchtangent.jacobians.rules import has_rule
+from torchtangent.jacobians.rules import rule_of
 from torchtangent.jacobians.select import Params, select
 from torchtangent.jacobians.trace import Trace
 from torchtangent.jacobians.uses import LayerUse
@@ -227,7 +227,7 @@ class Capture:
         with ExitStack() as stack:
             stack.enter_context(self.network.undisturbed())
             for module in self.model.modules():
-                if has_rule(module) and any(id(p) in names for _, p in _matrix_and_bias(module)):
+                if rule_of(module) and any(id(p) in names for _, p in _matrix_and_bias(module)):
                     handle = module.register_forward_hook(hook, prepend=True, with_kwargs=True)
                     stack.callback(handle.remove)
             f = self.network(x)

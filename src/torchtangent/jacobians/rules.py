@@ -1,15 +1,16 @@
 """One small function per layer type: the layer's input and its cotangents in, the factors of its parameters out.
 
-A rule is found by the exact type of the module (a subclass may compute something else) and registered by a
-decorator; the contract tests pick it up from `RULES`. `x` is the layer's input, samples first, and `d` the
-cotangents of its output, (N, C, *output shape).
+A rule is found by the exact type of the module (a subclass may compute something else), or by its name if it is of
+another package, and registered by a decorator; the contract tests pick it up from `RULES`. `x` is the layer's input,
+samples first, and `d` the cotangents of its output, (N, C, *output shape).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,15 +24,15 @@ from torchtangent.jacobians.matrices import transposed_order
 from torchtangent.jacobians.patches import Patches
 
 Rule = Callable[..., dict[str, LayerJacobian]]
-RULES: dict[type[nn.Module], Rule] = {}
+RULES: dict[type[nn.Module] | str, Rule] = {}
 
 
 class NoRule(Exception):
     """A use of a parameter that no rule describes; it goes to the fallback."""
 
 
-def rule(*types: type[nn.Module]) -> Callable[[Rule], Rule]:
-    """Register a function for module types."""
+def rule(*types: type[nn.Module] | str) -> Callable[[Rule], Rule]:
+    """Register a function for module types, those of other packages by their full name."""
 
     def register(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(types, function))
@@ -40,9 +41,12 @@ def rule(*types: type[nn.Module]) -> Callable[[Rule], Rule]:
     return register
 
 
-def has_rule(module: nn.Module) -> bool:
-    """Whether a rule describes a module. A `forward` that was put into this very object may compute anything."""
-    return type(module) in RULES and "forward" not in vars(module)
+def rule_of(module: nn.Module) -> Rule | None:
+    """The rule for a module. A `forward` that was put into this very object may compute anything."""
+    if "forward" in vars(module):
+        return None
+    kind = type(module)
+    return RULES.get(kind) or RULES.get(f"{kind.__module__}.{kind.__qualname__}")
 
 
 def row_axes(module: nn.Module, dims: int) -> int:
@@ -52,7 +56,18 @@ def row_axes(module: nn.Module, dims: int) -> int:
     """
     if isinstance(module, nn.LayerNorm | nn.RMSNorm):
         return max(1, dims - len(module.normalized_shape))
-    return max(1, dims - 1) if isinstance(module, nn.Linear | nn.Embedding) else 1
+    return max(1, dims - 1) if isinstance(module, nn.Embedding) or is_linear(module) else 1
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Whether a layer multiplies vectors by a matrix."""
+    return isinstance(module, nn.Linear) or rule_of(module) is transposed_linear
+
+
+def weight_order(module: nn.Module, dims: int) -> tuple[int, ...]:
+    """The axes of a layer's weight (of one group) in the order of its matrix: first that of its outputs."""
+    first_inputs = isinstance(module, _ConvTransposeNd) or rule_of(module) is transposed_linear
+    return transposed_order(dims) if first_inputs else tuple(range(dims))
 
 
 @rule(nn.Linear)
@@ -66,6 +81,15 @@ def linear(module: nn.Linear, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
     return {"weight": outer(x, d, module.weight.shape), "bias": Scale(None, d, torch.Size((O,)))}
 
 
+@rule("transformers.pytorch_utils.Conv1D")
+def transposed_linear(module: Any, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
+    """y[s] = x[s] W + b, as in Hugging Face's GPT-2."""
+    found = linear(module, x, d)
+    weight = found["weight"]
+    assert isinstance(weight, Outer)
+    return found | {"weight": replace(weight, order=weight_order(module, 2))}
+
+
 @rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def conv(module: _ConvNd, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
     """y[s] = W patch(x)[s] + b; a group is a convolution of its own channels."""
@@ -77,8 +101,7 @@ def conv(module: _ConvNd, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
 def conv_transpose(module: _ConvTransposeNd, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
     """y[s] = W a[s] + b where a[s] holds the inputs that reach s, one for each channel and tap."""
     _require_batched(module, x)
-    order = transposed_order(module.weight.dim())
-    return _convolution(module, x, d, Spread(module, d.shape[3:]), order)
+    return _convolution(module, x, d, Spread(module, d.shape[3:]), weight_order(module, module.weight.dim()))
 
 
 def _convolution(

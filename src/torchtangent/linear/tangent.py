@@ -59,8 +59,8 @@ def _bare_duals(f: Callable[[Tangent], Tensor], at: Tangent, v: Tangent) -> tupl
 def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs, *, forward: bool = True) -> tuple[Way, bool]:
     """The first way to compute J v that runs for this network and agrees with reverse mode on this batch.
 
-    Forward mode (unless it is excluded) does not support all layers, and differs from reverse mode if a network uses
-    `no_grad`, or an embedding has a padding row. So for random u and v, ⟨u, J v⟩ has to equal ⟨Jᵀu, v⟩, and its
+    Forward mode (unless it is excluded) does not support all layers, and may differ from reverse mode (see
+    jacobians/faithful.py). So for random u and v, ⟨u, J v⟩ has to equal ⟨Jᵀu, v⟩, and its
     derivative with respect to v has to be Jᵀu. It is never differentiated with respect to the inputs: the forward-mode
     formulas of LayerNorm and InstanceNorm treat their statistics as constants.
 

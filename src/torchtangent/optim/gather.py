@@ -21,9 +21,9 @@ def gather(
 ) -> PerSample:
     """The factored per-sample gradients by parameter, for each batch, up to one common factor.
 
-    A parameter with a use that no rule describes counts as unseen from now on, with a warning. One that has a gradient
-    although its layer was never called is an error. If a gradient has a part that was not recorded, the block is that
-    of the recorded part, with a warning.
+    A parameter with a use that no rule describes counts as unseen from now on, with a warning, and so does one that has
+    a gradient although its layer was not called. If a gradient has a part that was not recorded, the block is that of
+    the recorded part, with a warning.
     """
     _require_inputs(recorder)
     before, homes = set(partition.unseen), list(partition.homes)
@@ -31,7 +31,7 @@ def gather(
     _verify(partition, recorder, per_sample)
     if replicas.size > 1:
         _agree(partition, per_sample, homes, replicas, like=next(iter(grads.values())))
-    _require_seen(partition, recorder, grads, per_sample)
+    _demote_unseen(partition, recorder, grads, per_sample)
     _tell_of_parameters(partition, before, notices)
     _tell_of_samples(recorder, notices)
     return [{name: jacobian for name, jacobian in seen.items() if name not in partition.unseen} for seen in per_sample]
@@ -107,15 +107,17 @@ def _agree(partition: Partition, per_sample: PerSample, names: list[str], replic
         )
 
 
-def _require_seen(partition: Partition, recorder: Recorder, grads: Mapping[str, Tensor], per_sample: PerSample) -> None:
-    """Refuse a parameter that has a gradient and should have been recorded, but was not."""
-    for name, home in partition.homes.items():
+def _demote_unseen(
+    partition: Partition, recorder: Recorder, grads: Mapping[str, Tensor], per_sample: PerSample
+) -> None:
+    """Demote the parameters that have a gradient and should have been recorded, but were not."""
+    for name, home in list(partition.homes.items()):
         wanted = any(path in recorder.wanted for path, _ in home)
         if wanted and name in grads and not any(name in seen for seen in per_sample) and bool(grads[name].any()):
-            raise RuntimeError(
-                f"{name} has a gradient, but the input of its layer '{home[0][0]}' was never seen: the model uses the "
-                "weight without calling the layer, or only a penalty in the loss does. Call the layer, use "
-                "weight_decay= for the penalty, or leave the parameter to another optimizer with params=."
+            partition.demote(
+                name,
+                f"its layer '{home[0][0]}' was not called (the weight is used otherwise, or only by a penalty in the "
+                "loss, for which there is weight_decay=)",
             )
 
 

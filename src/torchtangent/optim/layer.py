@@ -10,10 +10,11 @@ from functools import cached_property
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.modules.conv import _ConvNd
 
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.matrices import as_matrices, as_weight, transposed_order
+from torchtangent.jacobians.matrices import as_matrices, as_weight
+from torchtangent.jacobians.rules import weight_order
 
 Parts = Mapping[str, Tensor]
 PerSample = Sequence[Mapping[str, LayerJacobian]]  # per-sample gradients by parameter, for each batch
@@ -124,10 +125,8 @@ class Weight:
     @classmethod
     def of(cls, module: nn.Module, shape: torch.Size, name: str, bias: str | None) -> Weight:
         """The weight of a Linear layer, of a convolution or of attention."""
-        dims = len(shape)
-        order = transposed_order(dims) if isinstance(module, _ConvTransposeNd) else tuple(range(dims))
         groups = module.groups if isinstance(module, _ConvNd) else 1
-        return cls(name, bias, shape, groups, order)
+        return cls(name, bias, shape, groups, weight_order(module, len(shape)))
 
     @cached_property
     def names(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from torchtangent.jacobians.factors import LayerJacobian
-from torchtangent.jacobians.rules import NoRule, has_rule
+from torchtangent.jacobians.rules import NoRule, is_linear, rule_of
 from torchtangent.jacobians.together import merge
 from torchtangent.optim.attention import MATRICES, projection_of
 from torchtangent.optim.channels import ChannelsLayer
@@ -72,7 +72,7 @@ class Partition:
             if len(home) != places[name]:
                 partition.ruleless[name] = _kind(module)
                 partition.unseen[name] = f"no rule for {partition.ruleless[name]}"
-            elif (kind := home[0][1]) in MATRICES or (kind == "weight" and isinstance(module, nn.Linear | _ConvNd)):
+            elif (kind := home[0][1]) in MATRICES or (kind == "weight" and _is_matrix(module)):
                 bias = names.get(id(module._parameters.get("in_proj_bias" if kind == "in_proj_weight" else "bias")))
                 joint = bias is not None and places[name] == places[bias] == 1
                 partition.layers.append(_linear(module, partition.shapes[name], name, bias if joint else None, sua=sua))
@@ -167,6 +167,11 @@ def _kind(module: nn.Module) -> str:
     return "MultiheadAttention" if isinstance(module, NonDynamicallyQuantizableLinear) else type(module).__name__
 
 
+def _is_matrix(module: nn.Module) -> bool:
+    """Whether the weight of a layer is that of a linear map."""
+    return is_linear(module) or isinstance(module, _ConvNd)
+
+
 def _of_anyone(use: LayerUse) -> bool:
     """Whether the graph shows that the rows of a use may belong to any sample."""
     return isinstance(use, LayerCall) and use.stride.value == 0
@@ -182,6 +187,6 @@ def _linear(module: nn.Module, shape: torch.Size, name: str, bias: str | None, *
 
 def _place(model: nn.Module, path: str, attribute: str) -> tuple[str, str] | None:
     """The path of the layer to record for a parameter, and the parameter's name in it; None if there is no rule."""
-    if has_rule(model.get_submodule(path)) and attribute in ("weight", "bias"):
+    if rule_of(model.get_submodule(path)) and attribute in ("weight", "bias"):
         return path, attribute
     return projection_of(model, path, attribute)
