@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 N ?= 2000
 
-.PHONY: report smoke test fuzz lint format bench bench-ntk bench-optim docs clean
+.PHONY: report smoke test fuzz huggingface lint format bench bench-ntk bench-optim docs clean
 
 # The lab at smoke scale: every study in the budget of three minutes, then one HTML page.
 report: .venv/installed
@@ -31,6 +31,11 @@ format: .venv/installed
 # The fuzzer draws N whole architectures and compares every quantity with the oracle.
 fuzz: .venv/installed
 	FUZZ_EXAMPLES=$(N) $(BIN)/pytest -n 2 -q tests/test_fuzz.py
+
+# Thirty architectures of Hugging Face against the oracle; `make test` leaves them out, as transformers is no dependency.
+huggingface: .venv/installed
+	$(BIN)/pip install -q -c constraints.txt -e ".[huggingface]"
+	$(BIN)/pytest -n 2 -q tests/test_huggingface.py
 
 # Us and the peers in an environment of its own; ARGS="--quick" to see that all runs.
 bench: .bench-venv/installed
