@@ -116,8 +116,8 @@ def _demote_unseen(
         if wanted and name in grads and not any(name in seen for seen in per_sample) and bool(grads[name].any()):
             partition.demote(
                 name,
-                f"its layer '{home[0][0]}' was not called (the weight is used otherwise, or only by a penalty in the "
-                "loss, for which there is weight_decay=)",
+                "the layer was not called (the weight is used otherwise, or only by a penalty in the loss, for which "
+                "there is weight_decay=)",
             )
 
 

@@ -115,7 +115,7 @@ class Partition:
                 if path in welcome:
                     continue
                 for name in [name for name, home in self.homes.items() if path in dict(home)]:
-                    self.demote(name, f"{path or 'the model'}: {why}")
+                    self.demote(name, f"the layer: {why}")
         for name, home in list(self.homes.items()):
             pieces = [use[key] for path, key in home for use in by_path.get(path, []) if key in use]
             if len({(type(p), getattr(p, "order", ()), getattr(p, "groups", 1)) for p in pieces}) > 1:
