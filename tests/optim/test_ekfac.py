@@ -570,6 +570,28 @@ def test_a_linear_layer_with_inputs_first_takes_the_same_steps(method: str) -> N
         torch.testing.assert_close(q.T if q.dim() == 2 else q, p)
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_layer_that_is_no_longer_called_keeps_its_block(forgotten: bool) -> None:
+    """An expert that no sample chose, with a penalty in the loss or with the gradient of an earlier step."""
+    experts, (x, y) = nn.ModuleList(nn.Linear(4, 3) for _ in range(2)).double(), data()
+    opt = EKFAC(experts, LR, EPS)
+    for expert in experts:
+        opt.zero_grad()
+        F.cross_entropy(expert(x), y).backward()
+        opt.step()
+    if not forgotten:
+        opt.zero_grad()
+    F.cross_entropy(experts[0](x), y).backward()
+    if not forgotten:
+        experts[1].weight.square().sum().backward()
+    with pytest.raises(RuntimeError, match=r"1.weight has a gradient, but its layer '1' was not called in this step"):
+        opt.step()
+    opt.zero_grad()
+    F.cross_entropy(experts[0](x), y).backward()
+    opt.step()
+    assert opt.explain().count("EKFAC, 3 × 5") == 2
+
+
 class Bare(nn.Module):
     """The same function as `Bypass(False)`, without a layer."""
 
@@ -588,7 +610,7 @@ def test_a_weight_whose_layer_is_not_called_is_one_without_a_rule() -> None:
     bypass = nn.Sequential(copy.deepcopy(first), Bypass(False)).double()
     bypass[1].layer.load_state_dict(bare[1].state_dict())
     opt = EKFAC(bypass, LR, EPS)
-    said = r"1.layer.bias, 1.layer.weight get the diagonal .* the layer was not called"
+    said = r"1.layer.bias, 1.layer.weight get the diagonal .* its layer was not called"
     with pytest.warns(tt.TangentWarning, match=said):
         train(bypass, opt, x, y)
     with pytest.warns(tt.TangentWarning, match="no rule"):

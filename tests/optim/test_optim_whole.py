@@ -312,7 +312,7 @@ def test_inputs_without_samples_are_said(layer: nn.Module, shape: tuple[int, ...
     with pytest.warns(tt.TangentWarning) as caught:
         opt.step()
     for w in caught:
-        assert "from now on: the layer: " in str(w.message)
+        assert "from now on: its layer: " in str(w.message)
         assert "sample axis" in str(w.message)
     g = torch.cat([p.grad.flatten() for p in layer.parameters()])
     torch.testing.assert_close(before - flat(layer), LR * g / (4 * g.square() + EPS))

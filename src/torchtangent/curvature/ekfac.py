@@ -9,9 +9,10 @@ from torch import Tensor
 
 from torchtangent.curvature.diagonal import Diagonal
 from torchtangent.curvature.kfac import KroneckerSum
+from torchtangent.curvature.kronecker import LayerMoments
 from torchtangent.curvature.representation import Accumulator, Blocks, Choice, Layers, Representation, Scope
 from torchtangent.notice import check_choice
-from torchtangent.operators import Basis, EigenOperator, Operator
+from torchtangent.operators import Basis, EigenOperator
 from torchtangent.operators.streams import concurrently
 from torchtangent.operators.tree import tensors
 
@@ -72,11 +73,9 @@ class EigenSum(Accumulator):
         if not self.first:
             return
         self.first = False
-        factors = [layer.factors(1) for layer in self.kronecker.layers]
-        if factors:
-            self.bases = concurrently(
-                [partial(_eigenbases, pairs) for pairs in factors], factors[0][0][0].device, tensors
-            )
+        layers = self.kronecker.layers
+        if layers:
+            self.bases = concurrently([partial(_eigenbases, layer) for layer in layers], layers[0].device, tensors)
 
     def finish(self, n: int) -> Blocks:
         blocks: Blocks = self.kronecker.rest.finish(n) if self.kronecker.rest is not None else []
@@ -86,5 +85,6 @@ class EigenSum(Accumulator):
         return blocks
 
 
-def _eigenbases(pairs: list[tuple[Operator, Operator]]) -> list[tuple[Basis, Basis]]:
-    return [(left.eigenbasis(), right.eigenbasis()) for left, right in pairs]
+def _eigenbases(layer: LayerMoments) -> list[tuple[Basis, Basis]]:
+    """The eigenvectors of B and A for each block of a layer. Uses up their sums."""
+    return [(left.eigenbasis(), right.eigenbasis()) for left, right in layer.factors(1)]

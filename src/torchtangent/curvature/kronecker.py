@@ -25,6 +25,7 @@ class LayerMoments(ABC):
     """Second moments of a layer's inputs (A) and cotangents (B), with one block per group."""
 
     places: list[Place]
+    device: torch.device
 
     def add(self, layers: Layers) -> None:
         """Add some samples to A and B."""
@@ -53,7 +54,7 @@ class OuterMoments(LayerMoments):
 
     def __init__(self, space: Space, weight: str, layer: Outer, bias: str | None, sharing: str, *, thin: bool) -> None:
         self.weight, self.bias, self.sharing = weight, bias, sharing
-        self.A, self.B = Moment(thin), Moment(thin)
+        self.A, self.B, self.device = Moment(thin), Moment(thin), layer.d.device
         self.locations = 0
         self.places = []
         start = space.offsets[bias] if bias else 0
@@ -103,7 +104,7 @@ class LookupMoments(LayerMoments):
     def __init__(self, space: Space, weight: str, layer: Lookup) -> None:
         self.weight = weight
         self.counts = layer.d.new_zeros(layer.shape[0])
-        self.B = Moment()
+        self.B, self.device = Moment(), layer.d.device
         self.places = [Place((Segment(space.offsets[weight], tuple(layer.shape), (0, 1)),))]
 
     def add_inputs(self, layers: Layers) -> None:

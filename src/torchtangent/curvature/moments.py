@@ -62,13 +62,16 @@ class Moment:
 
     def rows_or_lower(self, scale: float | Tensor) -> Float[Tensor, "G _ I"]:
         """`scale` times the sum: either its rows r or, once it is a matrix, its lower triangle. Uses up the sum."""
-        if self.total is None:
-            return (torch.cat(self.rows) * scale**0.5).unsqueeze(0)
-        return self.total.mul_(scale).to(self.dtype)
+        total, self.total = self.total, None
+        if total is None:
+            rows, self.rows = self.rows, []
+            return (torch.cat(rows) * scale**0.5).unsqueeze(0)
+        return total.mul_(scale).to(self.dtype)
 
     def operators(self, scale: float) -> list[Operator]:
         """`scale` times the sum, as one operator per group. Uses up the sum."""
+        few = self.total is None
         scaled = self.rows_or_lower(scale)
-        if self.total is None:
+        if few:
             return [LowRankOperator(scaled[0])]
         return [DenseOperator(reflect(matrix)) for matrix in scaled]

@@ -53,10 +53,10 @@ class Faithful(TorchFunctionMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         if self._left_out and error[0] is None:
-            raise Unfaithful("it may differentiate what reverse mode leaves out, under no_grad")
+            raise Unfaithful("the model writes, under no_grad, to what has a derivative")
 
 
-_LOOKUPS = (F.embedding, torch.embedding)
+_LOOKUPS = (F.embedding, torch.embedding, torch.ops.aten.embedding, torch.ops.aten.embedding.default)
 _CONVERSIONS = (Tensor.to, Tensor.type_as, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.contiguous)
 
 
@@ -67,13 +67,13 @@ def _written(result: Any, given: list[Tensor]) -> bool:
 
 def _read(lookup: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor, int | None]:
     """The table of a lookup, what is read from it, and its padding row."""
-    given = dict(zip(("input", "weight") if lookup is F.embedding else ("weight", "indices"), args, strict=False))
-    given |= {"padding_idx": args[2]} if len(args) > 2 else {}
-    given |= kwargs
+    index = "input" if lookup is F.embedding else "indices"
+    names = ("input", "weight") if lookup is F.embedding else ("weight", "indices")
+    given = dict(zip((*names, "padding_idx"), args, strict=False)) | kwargs
     table, padding = given["weight"], given.get("padding_idx")
     if padding is not None and padding < 0:
         padding = padding + len(table) if lookup is F.embedding else None
-    return table, given["input" if lookup is F.embedding else "indices"], padding
+    return table, given[index], padding
 
 
 def _without_padding(rows: Tensor, table: Tensor, index: Tensor, padding: int | None) -> Tensor:
@@ -84,7 +84,7 @@ def _without_padding(rows: Tensor, table: Tensor, index: Tensor, padding: int | 
 
 
 class _Unpadded(TorchFunctionMode):
-    """Inside, tables have no padding rows, as far as `Faithful` would see them."""
+    """Inside, lookups that `Faithful` sees have no padding row: what is left are those that it does not see."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         if func not in _LOOKUPS:

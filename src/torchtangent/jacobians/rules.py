@@ -49,6 +49,14 @@ def rule_of(module: nn.Module) -> Rule | None:
     return RULES.get(kind) or RULES.get(f"{kind.__module__}.{kind.__qualname__}")
 
 
+def factors_of(module: nn.Module, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
+    """The factors of a module's parameters by its rule."""
+    rule = rule_of(module)
+    if rule is None:
+        raise NoRule("it got another forward")
+    return rule(module, x, d)
+
+
 def row_axes(module: nn.Module, dims: int) -> int:
     """How many leading axes of a layer's output, of `dims` axes, are rows: all but those of its features.
 
@@ -71,7 +79,7 @@ def weight_order(module: nn.Module, dims: int) -> tuple[int, ...]:
 
 
 @rule(nn.Linear)
-def linear(module: nn.Linear, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
+def linear(module: Any, x: Tensor, d: Tensor) -> dict[str, LayerJacobian]:
     """y[s] = W x[s] + b on any leading shape; all axes between samples and features are locations."""
     if x.dim() < 2:
         raise NoRule("a vector without a sample axis")

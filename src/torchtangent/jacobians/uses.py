@@ -24,7 +24,7 @@ from torchtangent.jacobians.layout import inner_axis, reordered
 from torchtangent.jacobians.made import Behind
 from torchtangent.jacobians.operations import Operation, find_operations
 from torchtangent.jacobians.rows import outward
-from torchtangent.jacobians.rules import NoRule, row_axes, rule_of
+from torchtangent.jacobians.rules import NoRule, factors_of, row_axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,9 +124,7 @@ class LayerUse(Use):
         x, d = self.x.flatten(0, self.axes - 1), self._rows(d)
         if inner:
             x, d = outward(x, n), outward(d, n)
-        rule = rule_of(self.module)
-        assert rule is not None
-        by_attribute = rule(self.module, wide(x), d)
+        by_attribute = factors_of(self.module, wide(x), d)
         jacobians = {self.names[a]: jacobian for a, jacobian in by_attribute.items() if a in self.names}
         return jacobians if rows == n else {name: jacobian.regroup(n) for name, jacobian in jacobians.items()}
 

@@ -80,7 +80,7 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs, *, forw
     v = {name: noise(g, generator).requires_grad_() for name, g in gradient.items()}
     graph = Graph(f)
     trial = _Trial(u, v, gradient, max(torch.finfo(kind).eps for kind in kinds_in(graph) | {f.dtype}) ** 0.5)
-    ways, why = _candidates(args, kwargs, forward=forward and not padding)
+    ways, why = _candidates(args, kwargs, forward=forward, padding=padding)
     for way in ways:
         if _works(way, trial, frozen, args, kwargs):
             if way in SLOW:
@@ -97,12 +97,14 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs, *, forw
     )
 
 
-def _candidates(args: Args, kwargs: Kwargs, *, forward: bool) -> tuple[list[Way], str]:
+def _candidates(args: Args, kwargs: Kwargs, *, forward: bool, padding: bool) -> tuple[list[Way], str]:
     """The ways to try, the fastest first, and the reason if a slow one is taken."""
     if needs_gradient(args, kwargs):
         return [reverse_twice], "the inputs need a gradient"
+    if padding:
+        return [*SLOW], "forward mode differentiates the padding row of an embedding"
     if not forward:
-        return [*SLOW], "forward mode differentiates what this model leaves out, under no_grad or in a padding row"
+        return [*SLOW], "the model writes, under no_grad, to what has a derivative"
     return [forward_mode, *SLOW], "forward mode fails for this model"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Container, Mapping, Set
 
 import torch
 from torch import Tensor
@@ -17,13 +17,18 @@ from torchtangent.optim.witness import tolerance
 
 
 def gather(
-    partition: Partition, recorder: Recorder, grads: Mapping[str, Tensor], notices: Notices, replicas: Replicas
+    partition: Partition,
+    recorder: Recorder,
+    grads: Mapping[str, Tensor],
+    known: Container[str],
+    notices: Notices,
+    replicas: Replicas,
 ) -> PerSample:
     """The factored per-sample gradients by parameter, for each batch, up to one common factor.
 
     A parameter with a use that no rule describes counts as unseen from now on, with a warning, and so does one that has
-    a gradient although its layer was not called. If a gradient has a part that was not recorded, the block is that of
-    the recorded part, with a warning.
+    a gradient although its layer was not called; an error if it was in an earlier step (these are `known`). If a
+    gradient has a part that was not recorded, the block is that of the recorded part, with a warning.
     """
     _require_inputs(recorder)
     before, homes = set(partition.unseen), list(partition.homes)
@@ -31,7 +36,7 @@ def gather(
     _verify(partition, recorder, per_sample)
     if replicas.size > 1:
         _agree(partition, per_sample, homes, replicas, like=next(iter(grads.values())))
-    _demote_unseen(partition, recorder, grads, per_sample)
+    _demote_unseen(partition, recorder, grads, per_sample, known, replicas)
     _tell_of_parameters(partition, before, notices)
     _tell_of_samples(recorder, notices)
     return [{name: jacobian for name, jacobian in seen.items() if name not in partition.unseen} for seen in per_sample]
@@ -108,15 +113,30 @@ def _agree(partition: Partition, per_sample: PerSample, names: list[str], replic
 
 
 def _demote_unseen(
-    partition: Partition, recorder: Recorder, grads: Mapping[str, Tensor], per_sample: PerSample
+    partition: Partition,
+    recorder: Recorder,
+    grads: Mapping[str, Tensor],
+    per_sample: PerSample,
+    known: Container[str],
+    replicas: Replicas,
 ) -> None:
-    """Demote the parameters that have a gradient and should have been recorded, but were not."""
-    for name, home in list(partition.homes.items()):
-        wanted = any(path in recorder.wanted for path, _ in home)
-        if wanted and name in grads and not any(name in seen for seen in per_sample) and bool(grads[name].any()):
+    """Demote the parameters that have a gradient although their layers were not called."""
+    wanted = [name for name, home in partition.homes.items() if any(path in recorder.wanted for path, _ in home)]
+    unseen = [name for name in wanted if name in grads and not any(name in seen for seen in per_sample)]
+    if not unseen:
+        return
+    moving = torch.stack([grads[name].nan_to_num(0.0).any() for name in unseen])
+    for name, moves in zip(unseen, replicas.total(moving.int()).tolist(), strict=True):
+        if moves and name in known:
+            raise RuntimeError(
+                f"{name} has a gradient, but its layer '{partition.homes[name][0][0]}' was not called in this step, "
+                "unlike before: only a penalty in the loss made it, or an earlier backward pass. Use weight_decay= for "
+                "the penalty, zero_grad() after each step, or leave the parameter to another optimizer with params=."
+            )
+        if moves:
             partition.demote(
                 name,
-                "the layer was not called (the weight is used otherwise, or only by a penalty in the loss, for which "
+                "its layer was not called: the weight is used otherwise, or only by a penalty in the loss (for which "
                 "there is weight_decay=)",
             )
 

@@ -80,6 +80,11 @@ class Partition:
         partition._forget_unused()
         return partition
 
+    @property
+    def blocks(self) -> list[tuple[str, ...]]:
+        """The parameters of each block, and each one that has a diagonal; states are kept under the first of them."""
+        return [*(layer.names for layer in self.layers), *((name,) for name in self.diagonal)]
+
     def demote(self, name: str, why: str) -> None:
         """Treat a parameter, and all that share its block, as unseen from now on."""
         names = next((layer.names for layer in self.layers if name in layer.names), (name,))
@@ -114,8 +119,8 @@ class Partition:
             except NoRule as why:
                 if path in welcome:
                     continue
-                for name in [name for name, home in self.homes.items() if path in dict(home)]:
-                    self.demote(name, f"the layer: {why}")
+                for name, home in [(name, home) for name, home in self.homes.items() if path in dict(home)]:
+                    self.demote(name, f"{path if len(home) > 1 else 'its layer'}: {why}")
         for name, home in list(self.homes.items()):
             pieces = [use[key] for path, key in home for use in by_path.get(path, []) if key in use]
             if len({(type(p), getattr(p, "order", ()), getattr(p, "groups", 1)) for p in pieces}) > 1:

@@ -256,7 +256,11 @@ class Preconditioned(Optimizer):
             full = {k: g.add(self._params[k], alpha=self._group[k]["weight_decay"]) for k, g in grads.items()}
         own = n if self.settings.loss == "mean" else 1  # from a sample's part of the loss to its own
         unit = 1 / (self.replicas.size if self.settings.loss == "mean" else total)
-        per_sample = gather(self.partition, self.recorder, grads, self.notices, self.replicas)  # may demote some
+        unseen, blocks = set(self.partition.unseen), self.partition.blocks
+        known = {name for names in blocks if self._state_of(names[0]) for name in names}
+        per_sample = gather(self.partition, self.recorder, grads, known, self.notices, self.replicas)  # may demote some
+        for name in self.partition.unseen.keys() - unseen:
+            self._forget_state(name)
         step = Step(
             raw=grads,
             full=full,

@@ -16,7 +16,7 @@ from torchtangent.jacobians.factors import LayerJacobian
 from torchtangent.jacobians.inputs import version_of, wide
 from torchtangent.jacobians.layout import inner_axis
 from torchtangent.jacobians.rows import outward
-from torchtangent.jacobians.rules import NoRule, row_axes, rule_of
+from torchtangent.jacobians.rules import NoRule, factors_of, row_axes
 from torchtangent.optim.attention import Projection, Unread
 
 
@@ -69,9 +69,7 @@ class LayerCall(NamedTuple):
             raise NoRule(f"it saw {rows} rows for {n} samples")
         if rows != n and self.stride.value == 0:
             raise NoRule(f"of {rows} rows for {n} samples it is not known which are whose")
-        rule = rule_of(module)
-        assert rule is not None
-        found = rule(_as_it_was(module, self), wide(x), wide(d).unsqueeze(1))
+        found = factors_of(_as_it_was(module, self), wide(x), wide(d).unsqueeze(1))
         return found if rows == n else {name: jacobian.regroup(n) for name, jacobian in found.items()}
 
     def _as_told(self, module: nn.Module, n: int, stride: int) -> tuple[Tensor, Tensor]:
