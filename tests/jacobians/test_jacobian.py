@@ -635,6 +635,37 @@ def test_padding_rows_do_not_take_a_slower_way(params: str | None) -> None:
     assert F.matmat._kept
 
 
+def test_groupnorm_behind_tokens_does_not_take_a_slower_way() -> None:
+    """As in networks of image diffusion, between attention and convolutions: torch's formula needs plain strides."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.mix, self.norm = nn.Conv2d(1, 4, 3, padding=1), nn.Linear(4, 4), nn.GroupNorm(2, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.conv(x)
+            tokens = self.mix(h.flatten(2).transpose(1, 2))
+            return self.norm(tokens.transpose(-1, -2).reshape(h.shape) + h).tanh().mean((2, 3))
+
+    model, x = Block().double(), torch.randn(3, 1, 4, 4, dtype=torch.float64)
+    J = oracle.jacobian(model, x)
+    v = torch.randn(J.shape[-1], dtype=torch.float64)
+    assert_close(tt.jacobian(model, x) @ v, J @ v)
+    F = tt.fisher(model, (x, None), tt.Implicit, likelihood="gaussian")
+    for _ in range(5):
+        assert_close(F @ v, torch.einsum("ncp,nc->p", J, J @ v) / 3)
+    lin = tt.linearize(model)
+    with torch.no_grad():
+        for p, step in zip(lin.parameters(), v.split([p.numel() for p in lin.parameters()]), strict=True):
+            p += step.view_as(p)
+    assert_close(lin(x) - model(x), J @ v)
+    u = torch.randn(3, 4, dtype=torch.float64)
+    lin(x).backward(u)
+    gradient = torch.cat([p.grad.flatten() for p in lin.parameters() if p.grad is not None])
+    assert_close(gradient, torch.einsum("ncp,nc->p", J, u))
+
+
 def test_a_table_that_is_also_the_output_layer_has_a_derivative_there_in_its_padding_row() -> None:
     class Tied(nn.Embedding):
         def forward(self, t: Tensor) -> Tensor:

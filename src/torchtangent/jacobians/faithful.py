@@ -24,7 +24,7 @@ class Faithful(TorchFunctionMode):
 
     What is computed under `no_grad` or by `.data`, or read from the padding row of a table, gets no derivative here
     either. What cannot be undone are writes to tensors that have one. It depends on the data whether the two modes then
-    differ, and a model may do so for some data only: each pass is watched.
+    differ, and a model may do so for some data only: each pass is watched. (GroupNorm is helped: see `_packed`.)
     """
 
     def __init__(self) -> None:
@@ -32,6 +32,8 @@ class Faithful(TorchFunctionMode):
         self._left_out = False
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        if func in _NORMS:
+            args = tuple(_packed(t) if isinstance(t, Tensor) else t for t in args)
         result = func(*args, **(kwargs or {}))
         without = not torch.is_grad_enabled() or func == torch.Tensor.data.__get__  # type: ignore[attr-defined]
         if not without and func not in _LOOKUPS:
@@ -57,6 +59,7 @@ class Faithful(TorchFunctionMode):
 
 
 _LOOKUPS = (F.embedding, torch.embedding, torch.ops.aten.embedding, torch.ops.aten.embedding.default)
+_NORMS = (F.group_norm, torch.group_norm)
 _CONVERSIONS = (Tensor.to, Tensor.type_as, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.contiguous)
 
 
@@ -109,4 +112,15 @@ def reads_padding(f: Tensor, again: Callable[[], Tensor], chosen: Container[int]
 
 def _carries(t: Tensor) -> bool:
     """Whether forward mode has a derivative of a tensor."""
-    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(t).tangent is not None
+    return _derivative(t) is not None
+
+
+def _derivative(t: Tensor) -> Tensor | None:
+    """The derivative of a tensor in forward mode, if it has one."""
+    return forward_ad.unpack_dual(t).tangent if forward_ad._current_level >= 0 else None
+
+
+def _packed(t: Tensor) -> Tensor:
+    """The same tensor with a derivative without gaps, as torch's formula for GroupNorm has to have it."""
+    derivative = _derivative(t)
+    return t if derivative is None or derivative.is_contiguous() else t.clone(memory_format=torch.contiguous_format)
