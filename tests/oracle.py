@@ -30,6 +30,11 @@ def flat(model: nn.Module) -> Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
+def move(model: nn.Module, step: Tensor) -> None:
+    """Add a step, as one vector, to all parameters."""
+    nn.utils.vector_to_parameters(flat(model) + step, model.parameters())
+
+
 def take(inputs: Inputs, index: slice | Tensor) -> Inputs:
     """The chosen samples of a tensor, a tuple or a dict of tensors."""
     if isinstance(inputs, Tensor):

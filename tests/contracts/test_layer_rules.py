@@ -32,7 +32,7 @@ INPUTS = {
 }
 
 
-@pytest.mark.parametrize("layer", RULES, ids=str)
+@pytest.mark.parametrize("layer", RULES, ids=lambda t: t if isinstance(t, str) else t.__name__)
 def test_rule(layer: type[nn.Module] | str) -> None:
     build, shape = INPUTS[layer]  # a rule without an entry here fails
     torch.manual_seed(0)

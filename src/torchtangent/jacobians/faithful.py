@@ -96,15 +96,15 @@ class _Unpadded(TorchFunctionMode):
         return torch.embedding(table, index)
 
 
-def reads_padding(f: Tensor, again: Callable[[], Tensor], chosen: Container[int]) -> bool:
+def reads_padding(graph: Graph, again: Callable[[], Tensor], chosen: Container[int]) -> bool:
     """Whether outputs are made of padding rows in a way that `Faithful` does not see, as in scripted code.
 
     Args:
-        f: The outputs, with their graph.
-        again: Computes them once more.
+        graph: That of the outputs.
+        again: Computes the outputs once more.
         chosen: The ids of the parameters whose derivatives are wanted.
     """
-    if not padding_rows(Graph(f), chosen):
+    if not padding_rows(graph, chosen):
         return False
     with _Unpadded():
         return padding_rows(Graph(again()), chosen)

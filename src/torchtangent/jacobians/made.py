@@ -62,7 +62,7 @@ def pull_behind(parts: Iterable[Behind], params: Sequence[Tensor]) -> list[Dense
     return [Dense(t.reshape(n, c, *p.shape), p.shape) for t, p in zip(found, params, strict=True)]
 
 
-def _product(J: Tensor, map: Tensor) -> Tensor:
-    """J times the map, in the finer of their dtypes."""
-    dtype = torch.promote_types(J.dtype, map.dtype)
-    return J.to(dtype) @ map.to(dtype)
+def _product(J: Tensor, derivative: Tensor) -> Tensor:
+    """J times a derivative, in the finer of their dtypes: the network may compute in another than its parameters'."""
+    dtype = torch.promote_types(J.dtype, derivative.dtype)
+    return J.to(dtype) @ derivative.to(dtype)

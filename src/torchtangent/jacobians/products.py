@@ -14,6 +14,7 @@ from torchtangent.jacobians.call import float32_products, pull_back
 from torchtangent.jacobians.capture import Capture
 from torchtangent.jacobians.compare import is_adjoint, noise, norms
 from torchtangent.jacobians.faithful import Faithful, Unfaithful, reads_padding
+from torchtangent.jacobians.graph import Graph
 from torchtangent.jacobians.inputs import Inputs, check_finite, take, wide
 from torchtangent.operators.product import product
 from torchtangent.operators.streams import following
@@ -105,7 +106,7 @@ def _failure(way: Way, capture: Capture, x: Inputs, *, graph: bool = False) -> s
         with capture.network.undisturbed():
             f = capture.network(x)
             chosen = {id(p) for p in capture.params.values()}
-            if way is _forward and reads_padding(f, lambda: capture.network(x), chosen):
+            if way is _forward and reads_padding(Graph(f), lambda: capture.network(x), chosen):
                 return "it differentiates the padding row of an embedding"
         u, v, g = _probe(capture, f, lambda u: pull(capture, x, u, f))
         f, w = way(capture, x, v, graph)

@@ -95,7 +95,7 @@ def transposed_linear(module: Any, x: Tensor, d: Tensor) -> dict[str, LayerJacob
     found = linear(module, x, d)
     weight = found["weight"]
     assert isinstance(weight, Outer)
-    return found | {"weight": replace(weight, order=weight_order(module, 2))}
+    return found | {"weight": replace(weight, order=transposed_order(2))}
 
 
 @rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)

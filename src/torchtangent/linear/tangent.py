@@ -60,9 +60,9 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs, *, forw
     """The first way to compute J v that runs for this network and agrees with reverse mode on this batch.
 
     Forward mode (unless it is excluded) does not support all layers, and may differ from reverse mode (see
-    jacobians/faithful.py). So for random u and v, ⟨u, J v⟩ has to equal ⟨Jᵀu, v⟩, and its
-    derivative with respect to v has to be Jᵀu. It is never differentiated with respect to the inputs: the forward-mode
-    formulas of LayerNorm and InstanceNorm treat their statistics as constants.
+    jacobians/faithful.py). So for random u and v, ⟨u, J v⟩ has to equal ⟨Jᵀu, v⟩, and its derivative with respect to v
+    has to be Jᵀu. It is never differentiated with respect to the inputs: the forward-mode formulas of LayerNorm and
+    InstanceNorm treat their statistics as constants.
 
     Returns:
         The way, and whether this batch confirms it: where a gradient is zero, nothing was compared.
@@ -74,11 +74,11 @@ def choose(frozen: Frozen, names: list[str], args: Args, kwargs: Kwargs, *, forw
         f = frozen(*own, **named)
         check_finite(f.detach().reshape(len(f) if f.dim() else 1, -1))
         check_reached(f, [*at.values(), *tree_leaves((args, kwargs, own, named))])
-        padding = reads_padding(f, lambda: _again(frozen, args, kwargs), {*map(id, at.values())})
+        graph = Graph(f)
+        padding = reads_padding(graph, lambda: _again(frozen, args, kwargs), {*map(id, at.values())})
         u = noise(f.detach(), generator)
         gradient = pull_back(f, at, u)
     v = {name: noise(g, generator).requires_grad_() for name, g in gradient.items()}
-    graph = Graph(f)
     trial = _Trial(u, v, gradient, max(torch.finfo(kind).eps for kind in kinds_in(graph) | {f.dtype}) ** 0.5)
     ways, why = _candidates(args, kwargs, forward=forward, padding=padding)
     for way in ways:
