@@ -267,6 +267,37 @@ def test_a_layer_may_be_demoted_frozen_and_back(method) -> None:
     assert opt.steps == 3
 
 
+def test_what_a_block_kept_is_gone_when_it_is_demoted() -> None:
+    """A depthwise convolution's second moments in its eigenbasis have the shape of its weight, as a diagonal has."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.odd = nn.Conv1d(3, 3, 3, groups=3, bias=False), False
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.conv(torch.cat([x, x[:1]]) if self.odd else x)
+            return h[: len(x)].sum(2)
+
+    model, x, y = Net().double(), torch.randn(5, 3, 6, dtype=torch.float64), torch.randint(3, (5,))
+    opt = EKFAC(model, LR, EPS, kl_clip=None)
+
+    def train() -> None:
+        opt.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+
+    train()
+    assert "left" in opt.state[model.conv.weight]
+    model.odd = True
+    with pytest.warns(tt.TangentWarning, match="its layer: it saw 6 rows for 5 samples"):
+        train()
+    state = opt.state[model.conv.weight]
+    assert set(state) == {"values"}
+    gradient = model.conv.weight.grad
+    torch.testing.assert_close(state["values"], 5 * gradient.square())
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_promises_are_kept_in_the_unit_of_the_loss(reduction: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, (x, y) = network(), data()

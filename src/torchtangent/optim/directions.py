@@ -115,9 +115,7 @@ def _unseen(partition: Partition, step: Step) -> tuple[dict[str, Tensor], dict[s
         if partition.plain:
             found[name] = full.clone()
             continue
-        before = step.states[name].get("values", squares)
-        if before.shape == squares.shape:  # else it belongs to a block that the parameter was in before
-            squares = torch.lerp(before, squares, 1 - _MEMORY)
+        squares = torch.lerp(step.states[name].get("values", squares), squares, 1 - _MEMORY)
         states[name] = {"values": squares}
         found[name] = full / (squares + step.damping(name))
     return found, states
